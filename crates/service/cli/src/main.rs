@@ -1,0 +1,2 @@
+//! strandline
+fn main() {}

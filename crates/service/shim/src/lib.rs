@@ -1,0 +1,1 @@
+//! strandline-shim

@@ -1,0 +1,13 @@
+//! What the page shim shares with the rest of Strandline: the **map file** through which the compute
+//! manager tells it which blocks are still in storage, and the **page wire**, the protocol by which it
+//! fetches them.
+//!
+//! **Invariant.** Both are fixed layouts of little-endian integers with a magic and a version in front,
+//! because the two sides are separate binaries: a shim that misread a block's state would hand
+//! PostgreSQL zeros for a page, or overwrite a page that PostgreSQL wrote.
+//!
+//! Depends on nothing but `libc`, allocates nothing and starts no thread: it is loaded into every
+//! PostgreSQL process.
+
+pub mod map;
+pub mod wire;
