@@ -1,0 +1,1 @@
+//! A blocking client of PostgreSQL: simple queries and streaming replication.
