@@ -7,6 +7,7 @@
 
 #![deny(clippy::indexing_slicing)]
 
+pub mod checkpoint;
 mod lsn;
 mod major;
 mod page_key;
@@ -14,6 +15,7 @@ mod relation;
 mod segment;
 mod xid;
 
+pub use checkpoint::CheckPoint;
 pub use lsn::{Lsn, LsnParseError};
 pub use major::{PgMajor, UnknownMajor};
 pub use page_key::{PageKey, Slru};
