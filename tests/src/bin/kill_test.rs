@@ -1,0 +1,2 @@
+//! kill-test
+fn main() {}
