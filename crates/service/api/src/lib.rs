@@ -4,5 +4,7 @@
 //! ride as a frame's attachment. Pages and WAL have protocols of their own (`shim-abi`'s page wire
 //! and PostgreSQL's streaming replication).
 
+pub mod compute;
 pub mod log;
 pub mod storage;
+pub mod supervisor;
