@@ -28,9 +28,13 @@ impl FromStr for Endpoint {
     type Err = EndpointParseError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let fail = || EndpointParseError { text: text.to_owned() };
+        let fail = || EndpointParseError {
+            text: text.to_owned(),
+        };
         match text.split_once(':') {
-            Some(("unix", path)) if path.starts_with('/') => Ok(Endpoint::Unix(PathBuf::from(path))),
+            Some(("unix", path)) if path.starts_with('/') => {
+                Ok(Endpoint::Unix(PathBuf::from(path)))
+            }
             Some(("tcp", address)) => {
                 let (host, port) = address.rsplit_once(':').ok_or_else(fail)?;
                 if host.is_empty() || port.parse::<u16>().is_err() {
