@@ -93,8 +93,14 @@ pub struct MapHeader {
     pub stat_errors: AtomicU64,
     /// Processes waiting for the storage node now.
     pub waiting: AtomicU64,
+    /// Replies refused because they answered nothing that was asked.
+    pub stat_refused: AtomicU64,
     /// Endpoint of the page server, NUL-terminated: `unix:/path` or `tcp:host:port`.
     pub endpoint: [u8; 512],
+    /// The data directory's absolute path, NUL-terminated. Relative paths are then governed only where
+    /// the working directory is this one, and absolute paths below it are governed too. Empty: every
+    /// relative path is taken to be in the data directory.
+    pub data_directory: [u8; 1024],
 }
 
 /// A fork (or SLRU) that existed at the start LSN.
@@ -115,6 +121,20 @@ pub struct MapEntry {
     pub initial_blocks: u32,
     /// Index of block 0's state word.
     pub states_start: u64,
+}
+
+/// Directory below a tablespace of PostgreSQL `major` (`TABLESPACE_VERSION_DIRECTORY`); `None` for a
+/// major that Strandline does not know.
+#[must_use]
+pub const fn tablespace_directory(major: u32) -> Option<&'static str> {
+    match major {
+        14 => Some("PG_14_202107181"),
+        15 => Some("PG_15_202209061"),
+        16 => Some("PG_16_202307071"),
+        17 => Some("PG_17_202406281"),
+        18 => Some("PG_18_202506291"),
+        _ => None,
+    }
 }
 
 /// The hash that places (space, db, rel, fork) in the table; probing is linear.

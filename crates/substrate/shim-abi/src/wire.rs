@@ -165,7 +165,10 @@ impl Hello {
     /// [`WireError`] when it is another frame.
     pub fn decode(frame: &[u8; FRAME_BYTES]) -> Result<Hello, WireError> {
         check(frame, OP_HELLO)?;
-        Ok(Hello { system_identifier: get_u64(frame, 8), lsn: get_u64(frame, 16) })
+        Ok(Hello {
+            system_identifier: get_u64(frame, 8),
+            lsn: get_u64(frame, 16),
+        })
     }
 }
 
@@ -269,9 +272,16 @@ mod tests {
 
     #[test]
     fn frames_round_trip() {
-        let hello = Hello { system_identifier: u64::MAX - 1, lsn: 0x1234_5678_9ABC };
+        let hello = Hello {
+            system_identifier: u64::MAX - 1,
+            lsn: 0x1234_5678_9ABC,
+        };
         assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
-        let reply = HelloReply { status: STATUS_ERROR, payload: 9, system_identifier: 3 };
+        let reply = HelloReply {
+            status: STATUS_ERROR,
+            payload: 9,
+            system_identifier: 3,
+        };
         assert_eq!(HelloReply::decode(&reply.encode()), Ok(reply));
         let get = GetPages {
             request_id: 77,
@@ -296,6 +306,9 @@ mod tests {
             lsn: 1 << 40,
         };
         assert_eq!(PageReply::decode(&page.encode()), Ok(page));
-        assert_eq!(GetPages::decode(&page.encode()), Err(WireError::Op(OP_PAGE)));
+        assert_eq!(
+            GetPages::decode(&page.encode()),
+            Err(WireError::Op(OP_PAGE))
+        );
     }
 }
