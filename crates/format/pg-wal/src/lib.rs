@@ -10,11 +10,23 @@
 
 #![deny(clippy::indexing_slicing)]
 
+mod cursor;
+mod image;
+mod mini;
+pub mod page_header;
 mod record;
+pub mod records;
 mod rmgr;
+mod stream;
+mod write;
 
+pub use image::ImageError;
+pub use mini::{MiniError, MiniRecord, Target};
+pub use page_header::{LongHeader, PageHeaderError, WalGeometry, WalPageHeader};
 pub use record::{
     BlockImage, BlockRef, Compression, MAX_BLOCK_ID, RECORD_HEADER_LEN, Record, RecordError,
     RecordHeader,
 };
 pub use rmgr::RmgrId;
+pub use stream::{EndReason, StreamError, StreamedRecord, WalStream};
+pub use write::{PlacedRecord, encode_record, place_record};

@@ -12,6 +12,7 @@ use pg_types::{BLCKSZ, BlockNumber, ForkNumber, Lsn, PgMajor, RelFileLocator, Xi
 use smallvec::SmallVec;
 
 use crate::RmgrId;
+use crate::cursor::Cursor;
 
 /// Bytes of `XLogRecord`, the fixed header.
 pub const RECORD_HEADER_LEN: usize = 24;
@@ -19,18 +20,18 @@ pub const RECORD_HEADER_LEN: usize = 24;
 /// The highest block id a record can use (`XLR_MAX_BLOCK_ID`).
 pub const MAX_BLOCK_ID: u8 = 32;
 
-const ID_TOPLEVEL_XID: u8 = 252;
-const ID_ORIGIN: u8 = 253;
-const ID_DATA_LONG: u8 = 254;
-const ID_DATA_SHORT: u8 = 255;
+pub(crate) const ID_TOPLEVEL_XID: u8 = 252;
+pub(crate) const ID_ORIGIN: u8 = 253;
+pub(crate) const ID_DATA_LONG: u8 = 254;
+pub(crate) const ID_DATA_SHORT: u8 = 255;
 
 const FORK_MASK: u8 = 0x0F;
-const HAS_IMAGE: u8 = 0x10;
-const HAS_DATA: u8 = 0x20;
-const WILL_INIT: u8 = 0x40;
-const SAME_REL: u8 = 0x80;
+pub(crate) const HAS_IMAGE: u8 = 0x10;
+pub(crate) const HAS_DATA: u8 = 0x20;
+pub(crate) const WILL_INIT: u8 = 0x40;
+pub(crate) const SAME_REL: u8 = 0x80;
 
-const IMAGE_HAS_HOLE: u8 = 0x01;
+pub(crate) const IMAGE_HAS_HOLE: u8 = 0x01;
 
 /// `XLogRecord`, little-endian, at the start of every record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,7 +54,7 @@ impl RecordHeader {
     /// Reads the header at the start of `bytes`; `None` when there are fewer than 24.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<RecordHeader> {
-        let mut at = Cursor { bytes };
+        let mut at = Cursor::new(bytes);
         let tot_len = at.u32()?;
         let xid = at.u32()?;
         let prev = Lsn(at.u64()?);
@@ -61,7 +62,14 @@ impl RecordHeader {
         let rmid = RmgrId(at.u8()?);
         at.take(2)?;
         let crc = at.u32()?;
-        Some(RecordHeader { tot_len, xid, prev, info, rmid, crc })
+        Some(RecordHeader {
+            tot_len,
+            xid,
+            prev,
+            info,
+            rmid,
+            crc,
+        })
     }
 
     /// The bits of `info` that belong to the resource manager.
@@ -130,6 +138,8 @@ pub struct Record<'a> {
     pub origin: Option<u16>,
     /// Top-level transaction, if the record names one (14 and later, logical decoding).
     pub toplevel_xid: Option<Xid>,
+    /// The major it was decoded as; layouts of main data and image flags depend on it.
+    pub major: PgMajor,
 }
 
 /// Why bytes are not a record.
@@ -238,8 +248,10 @@ impl<'a> Record<'a> {
     /// # Errors
     /// [`RecordError`] when the bytes are not a record of that major.
     pub fn decode(bytes: &'a [u8], major: PgMajor) -> Result<Record<'a>, RecordError> {
-        let header = RecordHeader::decode(bytes)
-            .ok_or(RecordError::Truncated { have: bytes.len(), need: RECORD_HEADER_LEN })?;
+        let header = RecordHeader::decode(bytes).ok_or(RecordError::Truncated {
+            have: bytes.len(),
+            need: RECORD_HEADER_LEN,
+        })?;
         let announced = header.tot_len as usize;
         if bytes.len() < announced.max(RECORD_HEADER_LEN) {
             return Err(RecordError::Truncated {
@@ -248,7 +260,10 @@ impl<'a> Record<'a> {
             });
         }
         if bytes.len() > announced {
-            return Err(RecordError::TrailingBytes { have: bytes.len(), announced });
+            return Err(RecordError::TrailingBytes {
+                have: bytes.len(),
+                announced,
+            });
         }
         let body = bytes.get(RECORD_HEADER_LEN..).unwrap_or_default();
         decode_body(header, body, major)
@@ -259,15 +274,23 @@ impl<'a> Record<'a> {
     /// # Errors
     /// [`RecordError::BadChecksum`], or [`RecordError::Truncated`] for less than a header.
     pub fn verify_checksum(bytes: &[u8]) -> Result<(), RecordError> {
-        let truncated = RecordError::Truncated { have: bytes.len(), need: RECORD_HEADER_LEN };
+        let truncated = RecordError::Truncated {
+            have: bytes.len(),
+            need: RECORD_HEADER_LEN,
+        };
         let header = RecordHeader::decode(bytes).ok_or_else(|| truncated.clone())?;
-        let (head, body) = bytes.split_at_checked(RECORD_HEADER_LEN).ok_or_else(|| truncated.clone())?;
+        let (head, body) = bytes
+            .split_at_checked(RECORD_HEADER_LEN)
+            .ok_or_else(|| truncated.clone())?;
         let covered = head.get(..20).ok_or(truncated)?;
         let computed = crc32c::crc32c_append(crc32c::crc32c(body), covered);
         if computed == header.crc {
             Ok(())
         } else {
-            Err(RecordError::BadChecksum { stored: header.crc, computed })
+            Err(RecordError::BadChecksum {
+                stored: header.crc,
+                computed,
+            })
         }
     }
 
@@ -296,7 +319,7 @@ fn decode_body<'a>(
     body: &'a [u8],
     major: PgMajor,
 ) -> Result<Record<'a>, RecordError> {
-    let mut at = Cursor { bytes: body };
+    let mut at = Cursor::new(body);
     let mut pending: SmallVec<[PendingBlock<'a>; 4]> = SmallVec::new();
     let mut announced = 0usize;
     let mut main_len = 0usize;
@@ -335,12 +358,20 @@ fn decode_body<'a>(
             _ => return Err(RecordError::UnknownItem { id }),
         }
     }
-    let mismatch = RecordError::PayloadMismatch { have: at.bytes.len(), announced };
+    let mismatch = RecordError::PayloadMismatch {
+        have: at.bytes.len(),
+        announced,
+    };
     if at.bytes.len() != announced {
         return Err(mismatch);
     }
     let mut blocks = SmallVec::with_capacity(pending.len());
-    for PendingBlock { mut block, image_len, data_len } in pending {
+    for PendingBlock {
+        mut block,
+        image_len,
+        data_len,
+    } in pending
+    {
         if let Some(image) = &mut block.image {
             image.bytes = at.take(image_len).ok_or_else(|| mismatch.clone())?;
         }
@@ -348,7 +379,14 @@ fn decode_body<'a>(
         blocks.push(block);
     }
     let main = at.take(main_len).ok_or(mismatch)?;
-    Ok(Record { header, blocks, main, origin, toplevel_xid })
+    Ok(Record {
+        header,
+        blocks,
+        main,
+        origin,
+        toplevel_xid,
+        major,
+    })
 }
 
 fn decode_block<'a>(
@@ -357,15 +395,25 @@ fn decode_block<'a>(
     rel: &mut Option<RelFileLocator>,
     major: PgMajor,
 ) -> Result<PendingBlock<'a>, RecordError> {
-    let cut = RecordError::TruncatedItem { item: "block reference" };
+    let cut = RecordError::TruncatedItem {
+        item: "block reference",
+    };
     let flags = at.u8().ok_or_else(|| cut.clone())?;
     let data_len = at.u16().ok_or_else(|| cut.clone())?;
     let has_data = flags & HAS_DATA != 0;
     if has_data != (data_len > 0) {
-        return Err(RecordError::DataFlagMismatch { id, flag: has_data, len: data_len });
+        return Err(RecordError::DataFlagMismatch {
+            id,
+            flag: has_data,
+            len: data_len,
+        });
     }
-    let fork = ForkNumber::try_from(u32::from(flags & FORK_MASK))
-        .map_err(|_| RecordError::UnknownFork { id, fork: flags & FORK_MASK })?;
+    let fork = ForkNumber::try_from(u32::from(flags & FORK_MASK)).map_err(|_| {
+        RecordError::UnknownFork {
+            id,
+            fork: flags & FORK_MASK,
+        }
+    })?;
     let mut image_len = 0;
     let image = if flags & HAS_IMAGE != 0 {
         let (image, length) = decode_image(at, id, major)?;
@@ -378,7 +426,11 @@ fn decode_block<'a>(
         let spc = at.u32().ok_or_else(|| cut.clone())?;
         let db = at.u32().ok_or_else(|| cut.clone())?;
         let number = at.u32().ok_or_else(|| cut.clone())?;
-        *rel = Some(RelFileLocator { spc, db, rel: number });
+        *rel = Some(RelFileLocator {
+            spc,
+            db,
+            rel: number,
+        });
     }
     let rel = rel.ok_or(RecordError::NoPreviousRelation { id })?;
     let block = at.u32().ok_or(cut)?;
@@ -403,11 +455,19 @@ fn decode_image<'a>(
     id: u8,
     major: PgMajor,
 ) -> Result<(BlockImage<'a>, usize), RecordError> {
-    let cut = RecordError::TruncatedItem { item: "block image" };
+    let cut = RecordError::TruncatedItem {
+        item: "block image",
+    };
     let length = at.u16().ok_or_else(|| cut.clone())?;
     let hole_offset = at.u16().ok_or_else(|| cut.clone())?;
     let flags = at.u8().ok_or_else(|| cut.clone())?;
-    let bad = |hole_length| RecordError::BadImage { id, length, hole_offset, hole_length, flags };
+    let bad = |hole_length| RecordError::BadImage {
+        id,
+        length,
+        hole_offset,
+        hole_length,
+        flags,
+    };
     let has_hole = flags & IMAGE_HAS_HOLE != 0;
     let (apply, compression) = match major {
         PgMajor::V14 => match flags & !IMAGE_HAS_HOLE {
@@ -434,7 +494,9 @@ fn decode_image<'a>(
         (Some(_), false) => 0,
         (None, _) => page.checked_sub(length).ok_or_else(|| bad(0))?,
     };
-    let hole_fits = hole_offset.checked_add(hole_length).is_some_and(|end| end <= page);
+    let hole_fits = hole_offset
+        .checked_add(hole_length)
+        .is_some_and(|end| end <= page);
     let hole_agrees = if has_hole {
         hole_length > 0 && hole_offset > 0
     } else {
@@ -444,41 +506,12 @@ fn decode_image<'a>(
     if !hole_fits || !hole_agrees || !length_fits {
         return Err(bad(hole_length));
     }
-    let image = BlockImage { bytes: &[], hole_offset, hole_length, compression, apply };
+    let image = BlockImage {
+        bytes: &[],
+        hole_offset,
+        hole_length,
+        compression,
+        apply,
+    };
     Ok((image, usize::from(length)))
-}
-
-/// A checked little-endian reader.
-struct Cursor<'a> {
-    bytes: &'a [u8],
-}
-
-impl<'a> Cursor<'a> {
-    fn take(&mut self, len: usize) -> Option<&'a [u8]> {
-        let (head, tail) = self.bytes.split_at_checked(len)?;
-        self.bytes = tail;
-        Some(head)
-    }
-
-    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (head, tail) = self.bytes.split_first_chunk::<N>()?;
-        self.bytes = tail;
-        Some(*head)
-    }
-
-    fn u8(&mut self) -> Option<u8> {
-        self.array().map(|[byte]| byte)
-    }
-
-    fn u16(&mut self) -> Option<u16> {
-        self.array().map(u16::from_le_bytes)
-    }
-
-    fn u32(&mut self) -> Option<u32> {
-        self.array().map(u32::from_le_bytes)
-    }
-
-    fn u64(&mut self) -> Option<u64> {
-        self.array().map(u64::from_le_bytes)
-    }
 }
