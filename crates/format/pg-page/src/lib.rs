@@ -18,6 +18,11 @@ pub mod heap_tuple;
 pub mod item;
 mod layout;
 pub mod page_header;
+pub mod relation_map;
+pub mod replication_origin;
+pub mod slru;
+pub mod timeline_history;
+pub mod two_phase;
 pub mod visibility_map;
 
 pub use checksum::{checksum, checksum_matches, set_checksum};
@@ -25,6 +30,10 @@ pub use control::{ClusterState, ControlFile, ControlFileError, ParameterLimits};
 pub use heap_tuple::HeapTupleHeader;
 pub use item::{ItemId, ItemState};
 pub use page_header::PageHeader;
+pub use relation_map::{RelationMap, RelationMapError};
+pub use replication_origin::{OriginProgress, ReplicationOrigins, ReplicationOriginsError};
+pub use timeline_history::{HistoryEntry, TimelineHistory, TimelineHistoryError};
+pub use two_phase::{TwoPhaseError, TwoPhaseState};
 
 /// A page of a relation or an SLRU.
 pub type Page = [u8; pg_types::BLCKSZ];

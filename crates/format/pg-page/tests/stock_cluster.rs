@@ -3,6 +3,8 @@
 //! Uses initdb and pg_controldata of the directories in `STRANDLINE_PG15` (by default Debian's
 //! PostgreSQL 15) and, when set, `STRANDLINE_PG17`.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
