@@ -182,10 +182,11 @@ pub(crate) fn write_frame(
     Ok(())
 }
 
+/// A frame's kind, JSON and attachment.
+pub(crate) type Frame = (FrameKind, Vec<u8>, Vec<u8>);
+
 /// Reads one frame; `None` when the connection ended between frames.
-pub(crate) fn read_frame(
-    from: &mut impl Read,
-) -> Result<Option<(FrameKind, Vec<u8>, Vec<u8>)>, FrameError> {
+pub(crate) fn read_frame(from: &mut impl Read) -> Result<Option<Frame>, FrameError> {
     let mut bytes = [0; FRAME_HEADER_LEN];
     let (first, rest) = bytes.split_at_mut(1);
     loop {
