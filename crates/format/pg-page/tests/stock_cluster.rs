@@ -1,7 +1,7 @@
 //! What stock PostgreSQL writes, read and written back.
 //!
-//! Uses initdb and pg_controldata of the directories in `STRANDLINE_PG15` (by default Debian's
-//! PostgreSQL 15) and, when set, `STRANDLINE_PG17`.
+//! Needs PostgreSQL 15 (`STRANDLINE_PG15`, by default Debian's); 17 is checked too when
+//! `STRANDLINE_PG17` is set.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -10,54 +10,48 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use pg_page::btree::{self, BtreeMeta, BtreeSpecial};
 use pg_page::control::{CONTROL_FILE_PATH, ClusterState};
-use pg_page::{ControlFile, Page, PageHeader, checksum, page_header};
-use pg_types::{BLCKSZ, Lsn, PgMajor, RELSEG_BLOCKS};
+use pg_page::heap_tuple::{self, HeapTupleHeader};
+use pg_page::replication_origin::REPLICATION_ORIGINS_PATH;
+use pg_page::slru::{self, ClogPosition, CommitTsPosition, XidStatus};
+use pg_page::slru::{MultiXactMemberPosition, MultiXactOffsetPosition};
+use pg_page::two_phase::{self, TwoPhaseState};
+use pg_page::visibility_map::{VM_ALL_VISIBLE, VM_BITS, VmPosition};
+use pg_page::{ControlFile, OriginProgress, Page, PageHeader, RelationMap, ReplicationOrigins};
+use pg_page::{checksum, item, page_header};
+use pg_types::{BLCKSZ, FullXid, Lsn, PgMajor, RELSEG_BLOCKS, Slru, TimelineId};
+use tempfile::TempDir;
+use testkit::{PgBinaries, StockServer};
 
-/// A freshly initialised cluster, removed again when dropped.
+/// A server with its directory, which is removed when dropped.
 struct Cluster {
-    bin: PathBuf,
-    data: PathBuf,
-    _dir: tempfile::TempDir,
+    server: StockServer,
+    _dir: TempDir,
 }
 
 impl Cluster {
-    fn init(bin: &Path, options: &[&str]) -> Cluster {
+    fn init(binaries: &PgBinaries, options: &[&str], settings: &[(&str, &str)]) -> Cluster {
         let dir = tempfile::Builder::new()
             .prefix("pg-page-")
             .tempdir()
             .unwrap();
-        let data = dir.path().join("data");
-        fs::create_dir(&data).unwrap();
-        if is_root() {
-            // initdb refuses root; the directory above must be passable for its user.
-            use std::os::unix::fs::PermissionsExt;
-            fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
-            run(Command::new("chown").arg("postgres").arg(&data));
-        }
-        let mut initdb = as_server_user(&bin.join("initdb"));
-        initdb
-            .args(["--no-sync", "-A", "trust", "-U", "postgres", "-D"])
-            .arg(&data)
-            .args(options);
-        run(&mut initdb);
-        Cluster {
-            bin: bin.to_owned(),
-            data,
-            _dir: dir,
-        }
+        let server = StockServer::init(binaries.clone(), dir.path(), options, settings).unwrap();
+        Cluster { server, _dir: dir }
+    }
+
+    fn data(&self) -> PathBuf {
+        self.server.data_dir()
     }
 
     fn file(&self, path: &str) -> Vec<u8> {
-        fs::read(self.data.join(path)).unwrap()
+        fs::read(self.data().join(path)).unwrap()
     }
 
-    /// `pg_controldata`'s lines.
+    /// `pg_controldata`'s lines; times are in UTC.
     fn controldata(&self) -> BTreeMap<String, String> {
-        let mut command = as_server_user(&self.bin.join("pg_controldata"));
-        // Times are printed in this zone and format.
-        command.env("TZ", "UTC").env("LC_ALL", "C").arg(&self.data);
-        let text = run(&mut command);
+        let mut command = self.server.command("pg_controldata").unwrap();
+        let text = output_of(command.arg(self.data()));
         text.lines()
             .filter_map(|line| line.split_once(':'))
             .map(|(name, value)| (name.to_owned(), value.trim().to_owned()))
@@ -65,29 +59,7 @@ impl Cluster {
     }
 }
 
-fn is_root() -> bool {
-    use std::os::unix::fs::MetadataExt;
-    fs::metadata("/proc/self").unwrap().uid() == 0
-}
-
-fn as_server_user(program: &Path) -> Command {
-    if !is_root() {
-        return Command::new(program);
-    }
-    let mut command = Command::new("setpriv");
-    command
-        .args([
-            "--reuid=postgres",
-            "--regid=postgres",
-            "--clear-groups",
-            "--",
-        ])
-        .arg(program);
-    command.current_dir("/");
-    command
-}
-
-fn run(command: &mut Command) -> String {
+fn output_of(command: &mut Command) -> String {
     let output = command.output().unwrap();
     assert!(
         output.status.success(),
@@ -97,21 +69,20 @@ fn run(command: &mut Command) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Directories of server binaries with their major.
-fn servers() -> Vec<(PgMajor, PathBuf)> {
-    let fifteen = std::env::var_os("STRANDLINE_PG15").map_or_else(
-        || PathBuf::from("/usr/lib/postgresql/15/bin"),
-        PathBuf::from,
-    );
-    let mut servers = vec![(PgMajor::V15, fifteen)];
-    servers.extend(std::env::var_os("STRANDLINE_PG17").map(|dir| (PgMajor::V17, dir.into())));
+/// PostgreSQL 15, and 17 when `STRANDLINE_PG17` says where it is.
+fn servers() -> Vec<PgBinaries> {
+    let mut servers = vec![PgBinaries::find(15).unwrap()];
+    servers.extend(PgBinaries::configured(17).map(|_| PgBinaries::find(17).unwrap()));
     servers
+}
+
+fn major_of(binaries: &PgBinaries) -> PgMajor {
+    PgMajor::try_from(binaries.major()).unwrap()
 }
 
 #[test]
 fn the_control_file_says_what_pg_controldata_says() {
-    let (major, bin) = servers().remove(0);
-    let cluster = Cluster::init(&bin, &["-k"]);
+    let cluster = Cluster::init(&PgBinaries::find(15).unwrap(), &["-k"], &[]);
     let control = ControlFile::decode(&cluster.file(CONTROL_FILE_PATH)).unwrap();
     let reported = cluster.controldata();
     let checkpoint = control.checkpoint();
@@ -280,7 +251,7 @@ fn the_control_file_says_what_pg_controldata_says() {
         ),
         ("Mock authentication nonce", nonce),
     ];
-    assert_eq!(control.major(), major);
+    assert_eq!(control.major(), PgMajor::V15);
     assert_eq!(
         ours.len(),
         reported.len(),
@@ -300,16 +271,17 @@ fn the_control_file_says_what_pg_controldata_says() {
 fn date(seconds: i64) -> String {
     let mut date = Command::new("date");
     date.env("TZ", "UTC").env("LC_ALL", "C");
-    run(date.args(["-u", "-d", &format!("@{seconds}"), "+%a %b %e %H:%M:%S %Y"]))
+    output_of(date.args(["-u", "-d", &format!("@{seconds}"), "+%a %b %e %H:%M:%S %Y"]))
         .trim()
         .to_owned()
 }
 
 #[test]
 fn control_files_of_every_server_are_written_back_unchanged() {
-    for (major, bin) in servers() {
+    for binaries in servers() {
+        let major = major_of(&binaries);
         for options in [&["-k"][..], &["--wal-segsize=1"][..]] {
-            let cluster = Cluster::init(&bin, options);
+            let cluster = Cluster::init(&binaries, options, &[]);
             let bytes = cluster.file(CONTROL_FILE_PATH);
             let control = ControlFile::decode(&bytes).unwrap();
             assert_eq!(
@@ -369,10 +341,11 @@ fn relation_files(data: &Path) -> Vec<(PathBuf, u32)> {
 
 #[test]
 fn every_page_carries_the_checksum_we_compute() {
-    for (major, bin) in servers() {
-        let cluster = Cluster::init(&bin, &["-k"]);
+    for binaries in servers() {
+        let major = major_of(&binaries);
+        let cluster = Cluster::init(&binaries, &["-k"], &[]);
         let (mut checked, mut new) = (0, 0);
-        for (path, segment) in relation_files(&cluster.data) {
+        for (path, segment) in relation_files(&cluster.data()) {
             let bytes = fs::read(&path).unwrap();
             let (pages, rest) = bytes.as_chunks::<BLCKSZ>();
             assert!(rest.is_empty(), "{} is not whole pages", path.display());
@@ -410,5 +383,223 @@ fn every_page_carries_the_checksum_we_compute() {
             checked > 2000,
             "PostgreSQL {major}: only {checked} pages, {new} new"
         );
+    }
+}
+
+/// A server that was used for what the tests below read, and stopped.
+fn used_cluster(binaries: &PgBinaries) -> Cluster {
+    let settings = [
+        ("track_commit_timestamp", "on"),
+        ("max_prepared_transactions", "5"),
+    ];
+    let mut cluster = Cluster::init(binaries, &["-k"], &settings);
+    cluster.server.start().unwrap();
+    let statements = [
+        "CREATE TABLE t (a int PRIMARY KEY, b text); CREATE TABLE gone (a int)",
+        "INSERT INTO t SELECT i, 'row' FROM generate_series(1, 1000) i",
+        "VACUUM (FREEZE) t",
+        "BEGIN; INSERT INTO t VALUES (2001, 'kept'); ROLLBACK",
+        // Two lockers of one tuple in one session: the transaction and its subtransaction.
+        "BEGIN; SELECT 1 FROM t WHERE a = 1000 FOR KEY SHARE; SAVEPOINT s; \
+         UPDATE t SET b = 'changed' WHERE a = 1000; COMMIT",
+        "BEGIN; DROP TABLE gone; SAVEPOINT s; INSERT INTO t VALUES (3000, 'two-phase'); \
+         RELEASE s; PREPARE TRANSACTION 'the gid'",
+        "SELECT pg_replication_origin_create('o1'); \
+         SELECT pg_replication_origin_advance('o1', '1/23')",
+        "VACUUM FULL pg_class",
+    ];
+    for statement in statements {
+        cluster.server.psql("postgres", statement).unwrap();
+    }
+    cluster
+}
+
+/// Page `page` of an SLRU.
+fn slru_page(cluster: &Cluster, kind: Slru, page: u32) -> Page {
+    let (file, offset) = slru::page_location(page);
+    let bytes = cluster.file(&format!("{}/{file}", kind.directory()));
+    *bytes[usize::try_from(offset).unwrap()..]
+        .first_chunk()
+        .unwrap()
+}
+
+fn page_of(bytes: &[u8], block: usize) -> &Page {
+    &bytes.as_chunks::<BLCKSZ>().0[block]
+}
+
+#[test]
+fn tuples_lead_to_the_status_time_and_members_that_the_server_kept() {
+    for binaries in servers() {
+        let mut cluster = used_cluster(&binaries);
+        let server = &cluster.server;
+        let path = server
+            .psql("postgres", "SELECT pg_relation_filepath('t')")
+            .unwrap();
+        let updated = server
+            .psql("postgres", "SELECT xmin FROM t WHERE a = 1000")
+            .unwrap();
+        let stamp = format!(
+            "SELECT (extract(epoch FROM pg_xact_commit_timestamp('{updated}'::xid)) * 1000000 \
+             - 946684800000000)::bigint"
+        );
+        let stamp: i64 = server.psql("postgres", &stamp).unwrap().parse().unwrap();
+        let updated: u32 = updated.parse().unwrap();
+        cluster.server.stop().unwrap();
+
+        let heap = cluster.file(&path);
+        let tuples: Vec<(u16, HeapTupleHeader)> = heap
+            .as_chunks::<BLCKSZ>()
+            .0
+            .iter()
+            .flat_map(|page| item::items(page).map(move |(number, id)| (page, number, id)))
+            .filter_map(|(page, number, id)| Some((number, item::item_bytes(page, id)?)))
+            .map(|(number, bytes)| (number, HeapTupleHeader::read(bytes).unwrap()))
+            .collect();
+        assert_eq!(
+            tuples.len(),
+            1003,
+            "1000 rows, one rolled back, one updated, one prepared"
+        );
+        assert!(tuples.iter().all(|(_, tuple)| tuple.attribute_count() == 2));
+        assert_eq!(
+            tuples.iter().filter(|(_, tuple)| tuple.is_frozen()).count(),
+            1000
+        );
+
+        let status = |xid| {
+            let at = ClogPosition::of(xid);
+            at.status(&slru_page(&cluster, Slru::Clog, at.page))
+        };
+        assert_eq!(status(updated), XidStatus::Committed);
+        let statuses: Vec<XidStatus> = tuples
+            .iter()
+            .filter(|(_, tuple)| !tuple.is_frozen())
+            .map(|(_, tuple)| status(tuple.xmin))
+            .collect();
+        let expected = [
+            XidStatus::Aborted,
+            XidStatus::Committed,
+            XidStatus::InProgress,
+        ];
+        assert_eq!(statuses, expected);
+
+        let at = CommitTsPosition::of(updated);
+        let entry = at.entry(&slru_page(&cluster, Slru::CommitTs, at.page));
+        assert_eq!(entry, (stamp, 0));
+
+        let (_, old) = tuples
+            .iter()
+            .find(|(_, tuple)| tuple.infomask & heap_tuple::XMAX_IS_MULTI != 0)
+            .expect("the row that was locked and updated has a multixact");
+        let at = MultiXactOffsetPosition::of(old.xmax);
+        let offset = at.offset(&slru_page(&cluster, Slru::MultiXactOffsets, at.page));
+        let members = [0, 1].map(|member| {
+            let at = MultiXactMemberPosition::of(offset + member);
+            at.member(&slru_page(&cluster, Slru::MultiXactMembers, at.page))
+        });
+        // MultiXactStatusForKeyShare and MultiXactStatusNoKeyUpdate.
+        assert_eq!(members, [(updated - 1, 0), (updated, 4)]);
+    }
+}
+
+#[test]
+fn maps_and_index_pages_are_what_the_server_made_of_them() {
+    for binaries in servers() {
+        let mut cluster = used_cluster(&binaries);
+        let path = |name: &str| {
+            let sql = format!("SELECT pg_relation_filepath('{name}')");
+            cluster.server.psql("postgres", &sql).unwrap()
+        };
+        let (heap, index, pg_class) = (path("t"), path("t_pkey"), path("pg_class"));
+        cluster.server.stop().unwrap();
+
+        let vm = cluster.file(&format!("{heap}_vm"));
+        let heap = cluster.file(&heap);
+        let mut visible = 0;
+        for (block, page) in (0..).zip(heap.as_chunks::<BLCKSZ>().0) {
+            let bits = VmPosition::of(block).bits(page_of(&vm, 0));
+            let all_visible = page_header::flags(page) & page_header::ALL_VISIBLE != 0;
+            assert_eq!(bits & VM_ALL_VISIBLE != 0, all_visible, "block {block}");
+            visible += u32::from(bits == VM_BITS);
+        }
+        assert!(
+            visible > 2,
+            "VACUUM FREEZE left {visible} all-frozen blocks"
+        );
+
+        let index = cluster.file(&index);
+        let meta = BtreeMeta::read(page_of(&index, 0)).unwrap();
+        let root = page_of(&index, usize::try_from(meta.root).unwrap());
+        let root_special = BtreeSpecial::read(root).unwrap();
+        assert_eq!(root_special.flags, btree::ROOT);
+        assert_eq!(
+            (root_special.level, meta.level, root_special.prev),
+            (1, 1, 0)
+        );
+        let leaf = BtreeSpecial::read(page_of(&index, 1)).unwrap();
+        assert_eq!((leaf.flags & btree::LEAF, leaf.prev), (btree::LEAF, 0));
+        assert_ne!(leaf.next, 0);
+
+        let (directory, file) = pg_class.rsplit_once('/').unwrap();
+        let bytes = cluster.file(&format!("{directory}/pg_filenode.map"));
+        let map = RelationMap::decode(&bytes, major_of(&binaries)).unwrap();
+        assert_eq!(map.get(1259), file.parse().ok(), "the new file of pg_class");
+        assert_ne!(map.get(1259), Some(1259));
+        assert_eq!(map.encode(), bytes);
+        let made = RelationMap::new(map.mappings(), major_of(&binaries)).unwrap();
+        let again = RelationMap::decode(made.encode(), major_of(&binaries)).unwrap();
+        assert_eq!(again.mappings(), map.mappings());
+    }
+}
+
+#[test]
+fn prepared_transactions_and_origins_are_read_from_a_stopped_server() {
+    for binaries in servers() {
+        let major = major_of(&binaries);
+        let mut cluster = used_cluster(&binaries);
+        let psql = |sql: &str| cluster.server.psql("postgres", sql).unwrap();
+        let xid: u32 = psql("SELECT transaction FROM pg_prepared_xacts")
+            .parse()
+            .unwrap();
+        let database: u32 = psql("SELECT oid FROM pg_database WHERE datname = 'postgres'")
+            .parse()
+            .unwrap();
+        cluster.server.stop().unwrap();
+
+        let name = two_phase::file_name(FullXid::new(0, xid), major);
+        let file = cluster.file(&format!("pg_twophase/{name}"));
+        let state = TwoPhaseState::decode_file(&file, major).unwrap();
+        assert_eq!(
+            (state.xid, state.database, state.owner),
+            (xid, database, 10)
+        );
+        assert_eq!(state.gid, b"the gid");
+        assert_eq!(state.subxacts, [xid + 1]);
+        assert_eq!(state.drop_at_commit.len(), 1);
+        assert_eq!(
+            (state.drop_at_commit[0].spc, state.drop_at_commit[0].db),
+            (1663, database)
+        );
+        assert!(state.drop_at_abort.is_empty());
+        assert_eq!(two_phase::file_of_record(&file[..file.len() - 4]), file);
+        assert_eq!(two_phase::parse_file_name(&name, major).unwrap().1, xid);
+
+        let bytes = cluster.file(REPLICATION_ORIGINS_PATH);
+        let origins = ReplicationOrigins::decode(&bytes).unwrap();
+        assert_eq!(
+            origins.origins,
+            [OriginProgress {
+                origin: 1,
+                remote_lsn: Lsn(0x1_0000_0023)
+            }]
+        );
+        assert_eq!(ReplicationOrigins::decode(&origins.encode()), Ok(origins));
+
+        let control = ControlFile::decode(&cluster.file(CONTROL_FILE_PATH)).unwrap();
+        assert_eq!(control.parameters().max_prepared_transactions, 5);
+        assert!(control.parameters().track_commit_timestamp);
+        assert_eq!(control.checkpoint().timeline, TimelineId(1));
+        assert_eq!(control.checkpoint().redo, control.checkpoint_lsn());
+        assert!(control.checkpoint().next_xid.xid() > xid);
     }
 }
