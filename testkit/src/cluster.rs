@@ -223,6 +223,19 @@ impl Cluster {
         }
     }
 
+    /// `strandline status --json`.
+    ///
+    /// # Errors
+    /// When the command fails or prints something else.
+    pub fn status(&self) -> Result<serde_json::Value> {
+        let output =
+            Command::new(binary()?).args(["status", "--json", "--data"]).arg(self.data()).output()?;
+        if !output.status.success() {
+            bail!("strandline status: {}", String::from_utf8_lossy(&output.stderr));
+        }
+        serde_json::from_slice(&output.stdout).context("strandline status --json")
+    }
+
     /// What the parts wrote to their logs, for an error message.
     #[must_use]
     pub fn logs(&self) -> String {
