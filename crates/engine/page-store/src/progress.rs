@@ -1,0 +1,106 @@
+//! How far the store has come, and waiting for it to come further.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use pg_types::Lsn;
+
+use crate::identity::Watermark;
+
+/// The store's watermarks and everything that threads wait for.
+pub(crate) struct Progress {
+    /// Copy of `state.applied.lsn` that readers look at without the lock.
+    applied: AtomicU64,
+    state: Mutex<ProgressState>,
+    changed: Condvar,
+}
+
+/// What is behind the lock.
+pub(crate) struct ProgressState {
+    /// Everything at or below is ingested.
+    pub(crate) applied: Watermark,
+    /// Everything at or below is in layer files.
+    pub(crate) durable: Watermark,
+    /// The store is being closed: threads end.
+    pub(crate) closing: bool,
+}
+
+impl Progress {
+    /// Progress of a store that has everything up to `durable` on disk.
+    pub(crate) fn new(durable: Watermark) -> Progress {
+        Progress {
+            applied: AtomicU64::new(durable.lsn.0),
+            state: Mutex::new(ProgressState {
+                applied: durable,
+                durable,
+                closing: false,
+            }),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// Everything at or below is ingested.
+    pub(crate) fn applied(&self) -> Lsn {
+        Lsn(self.applied.load(Ordering::Acquire))
+    }
+
+    /// The state now.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, ProgressState> {
+        self.state.lock()
+    }
+
+    /// Announces that everything up to `applied` is ingested.
+    pub(crate) fn set_applied(&self, applied: Watermark) {
+        let mut state = self.state.lock();
+        state.applied = applied;
+        self.applied.store(applied.lsn.0, Ordering::Release);
+        self.changed.notify_all();
+    }
+
+    /// Announces that everything up to `durable` is on disk.
+    pub(crate) fn set_durable(&self, durable: Watermark) {
+        let mut state = self.state.lock();
+        if durable.lsn > state.durable.lsn {
+            state.durable = durable;
+        }
+        self.changed.notify_all();
+    }
+
+    /// Wakes everyone up to look again.
+    pub(crate) fn wake(&self) {
+        // Under the lock, or a thread between its check and its wait would sleep through this.
+        let _state = self.state.lock();
+        self.changed.notify_all();
+    }
+
+    /// Tells every thread to end.
+    pub(crate) fn close(&self) {
+        self.state.lock().closing = true;
+        self.changed.notify_all();
+    }
+
+    /// Waits until `done` says so, at most until `deadline`. Returns whether it did.
+    pub(crate) fn wait_until(
+        &self,
+        deadline: Option<Instant>,
+        mut done: impl FnMut(&ProgressState) -> bool,
+    ) -> bool {
+        let mut state = self.state.lock();
+        loop {
+            if done(&state) {
+                return true;
+            }
+            match deadline {
+                None => self.changed.wait(&mut state),
+                Some(deadline) => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    if left == Duration::ZERO {
+                        return false;
+                    }
+                    self.changed.wait_for(&mut state, left);
+                }
+            }
+        }
+    }
+}
