@@ -1,0 +1,433 @@
+//! Taking over the log: promises, choice of history, catching up, beginning the timeline.
+//!
+//! **Invariant.** A server may run on a timeline only after (1) a majority of the stores promised
+//! it, so that no earlier server can have a commit acknowledged any more; (2) the history with the
+//! highest (last timeline, end of last whole record) among that majority was chosen, which contains
+//! every acknowledged commit because each is on a quorum and every majority meets every quorum;
+//! (3) that history, and the record that continues it, is durable on a quorum. Skipping any of them
+//! loses an acknowledged commit when the next failure comes.
+
+use std::time::{Duration, Instant};
+
+use api::compute::LogStoreAddress;
+use api::log::{LogRequest, LogStatus, TimelineStart};
+use pg_types::{Lsn, TimelineId};
+
+use crate::stores::{LogStoreClient, StoreError};
+
+/// Bytes of WAL carried from one store to another at a time.
+const CHUNK: u32 = 8 << 20;
+
+/// Why the log could not be taken over.
+#[derive(Debug, thiserror::Error)]
+pub enum FenceError {
+    /// Too few stores answered.
+    #[error("{answered} of {total} log stores answered and {needed} are needed; {last}")]
+    TooFew {
+        /// Stores that answered.
+        answered: usize,
+        /// Stores there are.
+        total: usize,
+        /// Stores needed.
+        needed: usize,
+        /// What the last one that did not answer met.
+        last: String,
+    },
+    /// Two stores belong to different clusters.
+    #[error(
+        "{name} belongs to cluster {found}, not to {expected} (hint: each data directory has log stores of its own; put the right directory back)"
+    )]
+    OtherCluster {
+        /// The store.
+        name: String,
+        /// Its system identifier.
+        found: u64,
+        /// The cluster's.
+        expected: u64,
+    },
+    /// Another manager began a later timeline meanwhile.
+    #[error("another incarnation was promised timeline {0} meanwhile")]
+    Overtaken(TimelineId),
+    /// The chosen history ends in nothing that can be continued.
+    #[error("{name} has no whole record of WAL at all")]
+    Empty {
+        /// The store.
+        name: String,
+    },
+    /// Too few stores could be brought up to the end of the chosen history.
+    #[error("only {have} of {needed} log stores could be brought up to {end}; {last}")]
+    CatchUp {
+        /// Stores that are up to date.
+        have: usize,
+        /// Stores needed.
+        needed: usize,
+        /// The end of the chosen history.
+        end: Lsn,
+        /// What went wrong with the last one.
+        last: String,
+    },
+    /// Too few stores began the timeline.
+    #[error("only {have} of {needed} log stores began timeline {timeline}; {last}")]
+    Begin {
+        /// Stores that did.
+        have: usize,
+        /// Stores needed.
+        needed: usize,
+        /// The timeline.
+        timeline: TimelineId,
+        /// What went wrong with the last one.
+        last: String,
+    },
+}
+
+/// A log that has been taken over: nobody else can write to it any more.
+#[derive(Debug)]
+pub struct FencedLog {
+    /// The timeline that was promised.
+    pub timeline: TimelineId,
+    /// State of the store whose history was chosen.
+    pub chosen: LogStatus,
+    /// Stores that have that history up to its last whole record.
+    members: Vec<LogStoreClient>,
+    quorum: usize,
+}
+
+struct Promised {
+    client: LogStoreClient,
+    status: LogStatus,
+}
+
+/// How many stores must promise: one more than can be missing from a quorum's complement.
+#[must_use]
+pub const fn promises_needed(total: usize, quorum: usize) -> usize {
+    total + 1 - quorum
+}
+
+/// Fences every earlier server and brings a quorum to the end of the chosen history.
+///
+/// `patience` is how long to wait for stores that do not answer yet.
+///
+/// # Errors
+/// [`FenceError`]; nothing is begun, the next attempt promises a higher timeline.
+pub fn take_over(
+    stores: &[LogStoreAddress],
+    quorum: usize,
+    system_identifier: u64,
+    patience: Duration,
+    timeout: Duration,
+) -> Result<FencedLog, FenceError> {
+    let needed = promises_needed(stores.len(), quorum);
+    let (clients, statuses) = gather(stores, needed.max(quorum), patience, timeout)?;
+    for status in &statuses {
+        if status.system_identifier != system_identifier {
+            return Err(FenceError::OtherCluster {
+                name: status.name.clone(),
+                found: status.system_identifier,
+                expected: system_identifier,
+            });
+        }
+    }
+    let highest = statuses.iter().map(|status| status.promised.max(status.timeline)).max();
+    let timeline = highest.unwrap_or_default().next();
+    let promised = promise(clients, timeline, needed, stores.len())?;
+    let Some(best) = choose(promised.iter().map(|one| &one.status)) else {
+        return Err(FenceError::TooFew { answered: 0, total: stores.len(), needed, last: String::new() });
+    };
+    let Some(chosen) = promised.get(best).map(|one| one.status.clone()) else {
+        return Err(FenceError::TooFew { answered: 0, total: stores.len(), needed, last: String::new() });
+    };
+    if !chosen.record_end.is_valid() {
+        return Err(FenceError::Empty { name: chosen.name });
+    }
+    let members = catch_up(promised, best, &chosen, timeline, quorum)?;
+    Ok(FencedLog { timeline, chosen, members, quorum })
+}
+
+/// Asks every store for its status until `needed` answered, and then a moment longer for the rest.
+fn gather(
+    stores: &[LogStoreAddress],
+    needed: usize,
+    patience: Duration,
+    timeout: Duration,
+) -> Result<(Vec<LogStoreClient>, Vec<LogStatus>), FenceError> {
+    const LAGGARDS: Duration = Duration::from_millis(300);
+    let begun = Instant::now();
+    let mut enough_since: Option<Instant> = None;
+    let mut last = String::new();
+    let mut clients: Vec<LogStoreClient> =
+        stores.iter().map(|store| LogStoreClient::new(store, timeout)).collect();
+    let mut statuses: Vec<LogStatus> = Vec::new();
+    let mut answered: Vec<LogStoreClient> = Vec::new();
+    loop {
+        let mut silent = Vec::new();
+        for mut client in clients {
+            match client.status(&LogRequest::Status, &[]) {
+                Ok(status) => {
+                    statuses.push(status);
+                    answered.push(client);
+                }
+                Err(error) => {
+                    last = error.to_string();
+                    silent.push(client);
+                }
+            }
+        }
+        clients = silent;
+        if answered.len() >= needed && enough_since.is_none() {
+            enough_since = Some(Instant::now());
+        }
+        let waited_enough = enough_since.is_some_and(|since| since.elapsed() >= LAGGARDS);
+        if clients.is_empty() || waited_enough {
+            return Ok((answered, statuses));
+        }
+        if enough_since.is_none() && begun.elapsed() >= patience {
+            let (answered, total) = (answered.len(), stores.len());
+            return Err(FenceError::TooFew { answered, total, needed, last });
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn promise(
+    clients: Vec<LogStoreClient>,
+    timeline: TimelineId,
+    needed: usize,
+    total: usize,
+) -> Result<Vec<Promised>, FenceError> {
+    let mut promised = Vec::new();
+    let mut last = String::new();
+    for mut client in clients {
+        match client.status(&LogRequest::Promise { timeline }, &[]) {
+            Ok(status) => promised.push(Promised { client, status }),
+            Err(StoreError::Refused { fenced_by: Some(higher), .. }) => {
+                return Err(FenceError::Overtaken(higher));
+            }
+            Err(error) => last = error.to_string(),
+        }
+    }
+    if promised.len() < needed {
+        return Err(FenceError::TooFew { answered: promised.len(), total, needed, last });
+    }
+    Ok(promised)
+}
+
+/// Index of the status whose history must be continued.
+fn choose<'a>(statuses: impl Iterator<Item = &'a LogStatus>) -> Option<usize> {
+    statuses
+        .enumerate()
+        .max_by_key(|(_, status)| (status.timeline, status.record_end))
+        .map(|(index, _)| index)
+}
+
+/// Up to where the WAL of `store` is the WAL of `chosen`.
+fn common_end(store: &LogStatus, chosen: &LogStatus) -> Lsn {
+    let shared = store.history.iter().zip(&chosen.history).take_while(|(mine, theirs)| mine == theirs);
+    let shared = shared.count();
+    let ends = |history: &[TimelineStart]| history.get(shared).map_or(Lsn::MAX, |next| next.begin);
+    if shared == 0 {
+        return Lsn::INVALID;
+    }
+    store.record_end.min(ends(&store.history)).min(ends(&chosen.history)).min(chosen.record_end)
+}
+
+fn catch_up(
+    promised: Vec<Promised>,
+    best: usize,
+    chosen: &LogStatus,
+    timeline: TimelineId,
+    quorum: usize,
+) -> Result<Vec<LogStoreClient>, FenceError> {
+    let mut source = None;
+    let mut behind = Vec::new();
+    let mut members = Vec::new();
+    for (index, one) in promised.into_iter().enumerate() {
+        if index == best {
+            source = Some(one.client);
+        } else if one.status.timeline == chosen.timeline && one.status.record_end == chosen.record_end {
+            members.push(one.client);
+        } else {
+            behind.push(one);
+        }
+    }
+    let mut last = String::new();
+    if let Some(mut source) = source {
+        for mut one in behind {
+            match copy_wal(&mut source, &mut one, chosen, timeline) {
+                Ok(()) => members.push(one.client),
+                Err(error) => {
+                    tracing::warn!(store = one.client.name(), %error, "could not catch up");
+                    last = error.to_string();
+                }
+            }
+        }
+        members.insert(0, source);
+    }
+    if members.len() < quorum {
+        return Err(FenceError::CatchUp {
+            have: members.len(),
+            needed: quorum,
+            end: chosen.record_end,
+            last,
+        });
+    }
+    Ok(members)
+}
+
+fn copy_wal(
+    source: &mut LogStoreClient,
+    laggard: &mut Promised,
+    chosen: &LogStatus,
+    promised: TimelineId,
+) -> Result<(), StoreError> {
+    let end = chosen.record_end;
+    let mut at = common_end(&laggard.status, chosen).max(chosen.oldest);
+    loop {
+        let want = u32::try_from(end.since(at)).unwrap_or(CHUNK).min(CHUNK);
+        let bytes = if want == 0 { Vec::new() } else { source.read_wal(at, want)? };
+        if bytes.is_empty() && want > 0 {
+            return Err(StoreError::Refused {
+                name: source.name().to_owned(),
+                message: format!("has no WAL at {at}"),
+                fenced_by: None,
+            });
+        }
+        // Sent even when there is nothing to add: the store may have to learn the timeline.
+        let request = LogRequest::WriteWal {
+            promised,
+            timeline: chosen.timeline,
+            at,
+            history: chosen.history_text.clone(),
+        };
+        laggard.client.status(&request, &bytes)?;
+        at = at.advance(bytes.len() as u64);
+        if at >= end {
+            return Ok(());
+        }
+    }
+}
+
+impl FencedLog {
+    /// End of the chosen history: where the new timeline begins.
+    #[must_use]
+    pub const fn end(&self) -> Lsn {
+        self.chosen.record_end
+    }
+
+    /// The WAL in `from..end()`, as far back as the store keeps it; the LSN of its first byte.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn read_tail(&mut self, from: Lsn) -> Result<(Lsn, Vec<u8>), StoreError> {
+        let from = from.max(self.chosen.oldest);
+        let end = self.end();
+        let mut bytes: Vec<u8> = Vec::new();
+        let Some(source) = self.members.first_mut() else { return Ok((end, bytes)) };
+        loop {
+            let at = from.advance(bytes.len() as u64);
+            if at >= end {
+                break;
+            }
+            let want = u32::try_from(end.since(at)).unwrap_or(CHUNK).min(CHUNK);
+            let chunk = source.read_wal(at, want)?;
+            if chunk.is_empty() {
+                return Err(StoreError::Refused {
+                    name: source.name().to_owned(),
+                    message: format!("has no WAL at {at}"),
+                    fenced_by: None,
+                });
+            }
+            bytes.extend_from_slice(&chunk);
+        }
+        Ok((from, bytes))
+    }
+
+    /// Begins the timeline with `wal`, the bytes from the end of the history on; returns the stores
+    /// that did.
+    ///
+    /// # Errors
+    /// [`FenceError::Begin`] unless a quorum did.
+    pub fn begin(self, history: &str, wal: &[u8]) -> Result<Vec<LogStoreClient>, FenceError> {
+        let request = LogRequest::BeginTimeline {
+            timeline: self.timeline,
+            parent: self.chosen.timeline,
+            switch_at: self.chosen.record_end,
+            history: history.to_owned(),
+        };
+        let mut begun = Vec::new();
+        let mut last = String::new();
+        for mut client in self.members {
+            match client.status(&request, wal) {
+                Ok(_) => begun.push(client),
+                Err(error) => {
+                    tracing::warn!(store = client.name(), %error, "could not begin the timeline");
+                    last = error.to_string();
+                }
+            }
+        }
+        if begun.len() < self.quorum {
+            let (have, needed) = (begun.len(), self.quorum);
+            return Err(FenceError::Begin { have, needed, timeline: self.timeline, last });
+        }
+        Ok(begun)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(name: &str, history: &[(u32, u64)], record_end: u64) -> LogStatus {
+        let history: Vec<TimelineStart> = history
+            .iter()
+            .map(|(timeline, begin)| TimelineStart { timeline: TimelineId(*timeline), begin: Lsn(*begin) })
+            .collect();
+        let timeline = history.last().unwrap().timeline;
+        LogStatus {
+            name: name.to_owned(),
+            system_identifier: 7,
+            promised: timeline,
+            timeline,
+            history,
+            history_text: String::new(),
+            oldest: Lsn(0),
+            flushed: Lsn(record_end),
+            record_end: Lsn(record_end),
+            last_record: Lsn(record_end.saturating_sub(64)),
+            quorum: Lsn(record_end),
+            receiving: false,
+            error: None,
+        }
+    }
+
+    #[test]
+    fn every_majority_meets_every_quorum() {
+        for (total, quorum) in [(1, 1), (3, 2), (5, 3)] {
+            assert!(promises_needed(total, quorum) + quorum > total);
+        }
+    }
+
+    #[test]
+    fn a_later_timeline_beats_a_longer_log() {
+        let old = status("a", &[(1, 0)], 900);
+        let new = status("b", &[(1, 0), (2, 500)], 600);
+        assert_eq!(choose([&old, &new].into_iter()), Some(1));
+        let longer = status("c", &[(1, 0), (2, 500)], 700);
+        assert_eq!(choose([&old, &new, &longer].into_iter()), Some(2));
+    }
+
+    #[test]
+    fn what_follows_the_fork_is_not_common() {
+        let chosen = status("b", &[(1, 0), (2, 500), (4, 800)], 1000);
+        // Wrote on beyond the switch: only the part before it is shared.
+        assert_eq!(common_end(&status("a", &[(1, 0)], 900), &chosen), Lsn(500));
+        // Stopped before the switch.
+        assert_eq!(common_end(&status("a", &[(1, 0)], 300), &chosen), Lsn(300));
+        // A timeline that lost: shared up to where either left timeline 2.
+        assert_eq!(common_end(&status("a", &[(1, 0), (2, 500), (3, 700)], 950), &chosen), Lsn(700));
+        assert_eq!(common_end(&status("a", &[(1, 0), (2, 500), (3, 900)], 950), &chosen), Lsn(800));
+        // Same timeline, shorter.
+        assert_eq!(common_end(&status("a", &[(1, 0), (2, 500), (4, 800)], 950), &chosen), Lsn(950));
+        // Nothing in common.
+        assert_eq!(common_end(&status("a", &[(9, 0)], 950), &chosen), Lsn(0));
+    }
+}
