@@ -269,7 +269,7 @@ impl ClusterIngest {
             lsn: streamed.start,
             rmgr: record.header.rmid,
             info: record.info(),
-            reason: error.to_string(),
+            reason: error.reason.to_string(),
         })
     }
 

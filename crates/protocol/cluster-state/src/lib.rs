@@ -18,6 +18,7 @@ mod fork_hash;
 mod fork_history;
 mod genesis;
 mod history;
+mod ingest;
 mod skeleton;
 mod skeleton_at;
 mod slru_extent;
@@ -28,6 +29,7 @@ pub use change::{
 };
 pub use fork_history::{ForkChange, ForkState};
 pub use history::{BlockBase, BlockOrigin, ClusterHistory};
+pub use ingest::{ChangeSink, ClusterIngest, IngestError, ResumeError};
 pub use skeleton::{
     DatabaseDir, RelationMap, RelationSize, Skeleton, SlruRange, Tablespace, TwoPhaseFile,
 };
