@@ -37,6 +37,7 @@ fn crossing_log(geometry: &WalGeometry) -> generate::Log {
     )
 }
 
+#[expect(clippy::panic, reason = "anything else fails the test")]
 fn end_reason(result: Result<(), StreamError>) -> (Lsn, EndReason) {
     match result {
         Err(StreamError::EndOfWal { at, reason }) => (at, reason),

@@ -1,6 +1,7 @@
 //! Random records and logs for the property tests, written independently of the code under test.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
+#![allow(clippy::unwrap_used, reason = "what cannot be built fails the test")]
 
 use pg_types::{BLCKSZ, Lsn, PgMajor, SegmentSize, TimelineId};
 use pg_wal::{PlacedRecord, RmgrId, WalGeometry, encode_record, place_record};
