@@ -29,11 +29,15 @@ pub fn draw(report: &Report, path: &Path) -> Result<()> {
     area.fill(&WHITE).map_err(|error| failed(&error))?;
     let title = format!("{} ({})", report.bench, report.server);
     let style = ("sans-serif", 16).into_font();
-    area.draw(&Text::new(title, (12, 10), style)).map_err(|error| failed(&error))?;
+    area.draw(&Text::new(title, (12, 10), style))
+        .map_err(|error| failed(&error))?;
     let mut top = 40i32;
     for unit in units {
-        let group: Vec<&Series> =
-            report.series.iter().filter(|series| series.unit == unit).collect();
+        let group: Vec<&Series> = report
+            .series
+            .iter()
+            .filter(|series| series.unit == unit)
+            .collect();
         top = panel(&area, &group, unit, top).map_err(|error| failed(&error))?;
     }
     area.present().map_err(|error| failed(&error))?;
@@ -58,24 +62,41 @@ fn panel(area: &Area<'_>, group: &[&Series], unit: &str, mut top: i32) -> Result
     let row = i32::try_from(ROW)?;
     top += row;
     for series in group {
-        let colour = if series.name.contains("stock") { STOCK } else { OURS };
+        let colour = if series.name.contains("stock") {
+            STOCK
+        } else {
+            OURS
+        };
         let (low, high) = series
             .values
             .iter()
-            .fold((f64::MAX, 0.0f64), |(low, high), value| (low.min(*value), high.max(*value)));
-        let bar = Rectangle::new([(LEFT, top), (x(series.median()), top + row - 8)], colour.filled());
+            .fold((f64::MAX, 0.0f64), |(low, high), value| {
+                (low.min(*value), high.max(*value))
+            });
+        let bar = Rectangle::new(
+            [(LEFT, top), (x(series.median()), top + row - 8)],
+            colour.filled(),
+        );
         area.draw(&bar).map_err(|error| failed(&error))?;
         if series.values.len() > 1 {
             let middle = top + (row - 8) / 2;
             let whisker = PathElement::new(vec![(x(low), middle), (x(high), middle)], BLACK);
             area.draw(&whisker).map_err(|error| failed(&error))?;
         }
-        area.draw(&Text::new(series.name.clone(), (12, top + 2), small.clone()))
-            .map_err(|error| failed(&error))?;
+        area.draw(&Text::new(
+            series.name.clone(),
+            (12, top + 2),
+            small.clone(),
+        ))
+        .map_err(|error| failed(&error))?;
         let label = format!("{:.4}", series.median());
         let label = label.trim_end_matches('0').trim_end_matches('.').to_owned();
-        area.draw(&Text::new(label, (x(high.max(series.median())) + 6, top + 2), small.clone()))
-            .map_err(|error| failed(&error))?;
+        area.draw(&Text::new(
+            label,
+            (x(high.max(series.median())) + 6, top + 2),
+            small.clone(),
+        ))
+        .map_err(|error| failed(&error))?;
         top += row;
     }
     Ok(top + row)

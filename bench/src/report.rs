@@ -24,7 +24,11 @@ impl Series {
     /// An empty series.
     #[must_use]
     pub fn new(name: &str, unit: &str) -> Series {
-        Series { name: name.to_owned(), unit: unit.to_owned(), values: Vec::new() }
+        Series {
+            name: name.to_owned(),
+            unit: unit.to_owned(),
+            values: Vec::new(),
+        }
     }
 
     /// The middle value; zero when there is none.
@@ -159,7 +163,10 @@ mod tests {
 
     #[test]
     fn the_median_is_the_middle() {
-        let series = |values: &[f64]| Series { values: values.to_vec(), ..Series::new("a", "ms") };
+        let series = |values: &[f64]| Series {
+            values: values.to_vec(),
+            ..Series::new("a", "ms")
+        };
         assert_eq!(series(&[]).median(), 0.0);
         assert_eq!(series(&[3.0, 1.0, 2.0]).median(), 2.0);
         assert_eq!(series(&[4.0, 1.0, 2.0, 3.0]).median(), 2.5);

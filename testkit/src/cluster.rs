@@ -80,7 +80,12 @@ impl Cluster {
         let directory = tempfile::Builder::new().prefix("strandline-").tempdir()?;
         open_to_everyone(directory.path())?;
         let port = free_port()?;
-        let mut cluster = Cluster { options, directory, port, supervisor: None };
+        let mut cluster = Cluster {
+            options,
+            directory,
+            port,
+            supervisor: None,
+        };
         cluster.up()?;
         if !cluster.options.settings.is_empty() {
             cluster.down()?;
@@ -123,7 +128,9 @@ impl Cluster {
     /// Ids of the processes that have `role` now.
     #[must_use]
     pub fn pids(&self, role: Role) -> Vec<u32> {
-        let Some(root) = self.supervisor() else { return Vec::new() };
+        let Some(root) = self.supervisor() else {
+            return Vec::new();
+        };
         process::family(root)
             .into_iter()
             .filter(|(_, found)| *found == role)
@@ -160,8 +167,12 @@ impl Cluster {
     pub fn up(&mut self) -> Result<()> {
         let log = self.directory.path().join("up.log");
         let stderr = File::options().create(true).append(true).open(&log)?;
-        let mut child =
-            self.up_command()?.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr).spawn()?;
+        let mut child = self
+            .up_command()?
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(stderr)
+            .spawn()?;
         let stdout = child.stdout.take().context("stdout is piped")?;
         self.supervisor = Some(child);
         let (send, receive) = mpsc::channel();
@@ -178,7 +189,10 @@ impl Cluster {
                 Ok(_) => {}
                 Err(_) => {
                     self.kill_everything();
-                    bail!("`strandline up` did not get ready; its output ends with:\n{}", tail(&log));
+                    bail!(
+                        "`strandline up` did not get ready; its output ends with:\n{}",
+                        tail(&log)
+                    );
                 }
             }
         }
@@ -189,7 +203,9 @@ impl Cluster {
     /// # Errors
     /// When it does not end within a minute or ends with an error.
     pub fn down(&mut self) -> Result<()> {
-        let Some(mut child) = self.supervisor.take() else { return Ok(()) };
+        let Some(mut child) = self.supervisor.take() else {
+            return Ok(());
+        };
         process::signal(child.id(), libc::SIGINT);
         let deadline = Instant::now() + Duration::from_secs(60);
         loop {
@@ -197,7 +213,10 @@ impl Cluster {
                 if status.success() {
                     return Ok(());
                 }
-                bail!("`strandline up` ended with {status}:\n{}", tail(&self.directory.path().join("up.log")));
+                bail!(
+                    "`strandline up` ended with {status}:\n{}",
+                    tail(&self.directory.path().join("up.log"))
+                );
             }
             if Instant::now() > deadline {
                 self.supervisor = Some(child);
@@ -210,7 +229,9 @@ impl Cluster {
 
     /// Kills every process of the cluster with SIGKILL, `up` first so that it restarts nothing.
     pub fn kill_everything(&mut self) {
-        let Some(mut child) = self.supervisor.take() else { return };
+        let Some(mut child) = self.supervisor.take() else {
+            return;
+        };
         let family = process::family(child.id());
         process::signal(child.id(), libc::SIGKILL);
         for (process, _) in &family {
@@ -218,7 +239,8 @@ impl Cluster {
         }
         let _ = child.wait();
         let deadline = Instant::now() + Duration::from_secs(10);
-        while family.iter().any(|(one, _)| process::is_alive(one.pid)) && Instant::now() < deadline {
+        while family.iter().any(|(one, _)| process::is_alive(one.pid)) && Instant::now() < deadline
+        {
             thread::sleep(Duration::from_millis(5));
         }
     }
@@ -228,10 +250,15 @@ impl Cluster {
     /// # Errors
     /// When the command fails or prints something else.
     pub fn status(&self) -> Result<serde_json::Value> {
-        let output =
-            Command::new(binary()?).args(["status", "--json", "--data"]).arg(self.data()).output()?;
+        let output = Command::new(binary()?)
+            .args(["status", "--json", "--data"])
+            .arg(self.data())
+            .output()?;
         if !output.status.success() {
-            bail!("strandline status: {}", String::from_utf8_lossy(&output.stderr));
+            bail!(
+                "strandline status: {}",
+                String::from_utf8_lossy(&output.stderr)
+            );
         }
         serde_json::from_slice(&output.stdout).context("strandline status --json")
     }
@@ -239,8 +266,13 @@ impl Cluster {
     /// What the parts wrote to their logs, for an error message.
     #[must_use]
     pub fn logs(&self) -> String {
-        let mut text = format!("== up.log\n{}\n", tail(&self.directory.path().join("up.log")));
-        let Ok(entries) = fs::read_dir(self.data().join("logs")) else { return text };
+        let mut text = format!(
+            "== up.log\n{}\n",
+            tail(&self.directory.path().join("up.log"))
+        );
+        let Ok(entries) = fs::read_dir(self.data().join("logs")) else {
+            return text;
+        };
         for entry in entries.flatten() {
             text.push_str(&format!(
                 "== {}\n{}\n",

@@ -40,7 +40,10 @@ pub fn family(root: u32) -> Vec<(Process, Role)> {
     let mut frontier: Vec<Process> = all.iter().filter(|one| one.pid == root).cloned().collect();
     while let Some(one) = frontier.pop() {
         frontier.extend(all.iter().filter(|child| child.parent == one.pid).cloned());
-        let parent = found.iter().find(|(known, _)| known.pid == one.parent).map(|(_, role)| *role);
+        let parent = found
+            .iter()
+            .find(|(known, _)| known.pid == one.parent)
+            .map(|(_, role)| *role);
         let role = role_of(&one, parent);
         found.push((one, role));
     }
@@ -63,7 +66,9 @@ fn role_of(process: &Process, parent: Option<Role>) -> Role {
 }
 
 fn all_processes() -> Vec<Process> {
-    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    let Ok(entries) = fs::read_dir("/proc") else {
+        return Vec::new();
+    };
     entries
         .flatten()
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
@@ -81,14 +86,23 @@ fn read_process(pid: u32) -> Option<Process> {
     }
     let parent = fields.next()?.parse().ok()?;
     let raw = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
-    let command = String::from_utf8_lossy(&raw).replace('\0', " ").trim().to_owned();
-    Some(Process { pid, parent, command })
+    let command = String::from_utf8_lossy(&raw)
+        .replace('\0', " ")
+        .trim()
+        .to_owned();
+    Some(Process {
+        pid,
+        parent,
+        command,
+    })
 }
 
 /// Sends `signal` to one process; a process that is gone already is no error.
 #[allow(unsafe_code, reason = "kill(2) has no safe wrapper in std")]
 pub fn signal(pid: u32, signal: i32) {
-    let Ok(pid) = libc::pid_t::try_from(pid) else { return };
+    let Ok(pid) = libc::pid_t::try_from(pid) else {
+        return;
+    };
     // SAFETY: kill takes two integers and touches no memory of this process.
     unsafe {
         libc::kill(pid, signal);

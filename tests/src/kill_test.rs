@@ -59,7 +59,11 @@ impl fmt::Display for KillReport {
             "{} commits acknowledged, all present, none twice; {} commits with unknown outcome, {} of them present",
             self.acknowledged, self.unknown, self.unknown_committed
         )?;
-        writeln!(f, "{} full checks; longest recovery {} ms", self.checks, self.longest_recovery_ms)?;
+        writeln!(
+            f,
+            "{} full checks; longest recovery {} ms",
+            self.checks, self.longest_recovery_ms
+        )?;
         let kills: u32 = self.kills.values().sum();
         write!(f, "{kills} kills:")?;
         for (victim, count) in &self.kills {
@@ -105,8 +109,10 @@ const VICTIMS: &[(Victim, &str)] = &[
 /// At the first acknowledged row that is missing, row that is there twice, check that fails,
 /// difference from stock PostgreSQL, or process that does not come back; names the round and seed.
 pub fn run(options: &KillOptions, binaries: &PgBinaries) -> Result<KillReport> {
-    let mut cluster =
-        Cluster::start(ClusterOptions { log_stores: options.log_stores, ..ClusterOptions::new(binaries.directory()) })?;
+    let mut cluster = Cluster::start(ClusterOptions {
+        log_stores: options.log_stores,
+        ..ClusterOptions::new(binaries.directory())
+    })?;
     match run_on(&mut cluster, options, binaries) {
         Ok(report) => {
             cluster.down()?;
@@ -116,7 +122,11 @@ pub fn run(options: &KillOptions, binaries: &PgBinaries) -> Result<KillReport> {
     }
 }
 
-fn run_on(cluster: &mut Cluster, options: &KillOptions, binaries: &PgBinaries) -> Result<KillReport> {
+fn run_on(
+    cluster: &mut Cluster,
+    options: &KillOptions,
+    binaries: &PgBinaries,
+) -> Result<KillReport> {
     let mut setup = Sql::connect(cluster.port())?;
     setup.run("CREATE EXTENSION amcheck")?;
     setup.run(workload::SCHEMA)?;
@@ -125,8 +135,11 @@ fn run_on(cluster: &mut Cluster, options: &KillOptions, binaries: &PgBinaries) -
     }
     drop(setup);
 
-    let ledgers: Ledgers =
-        Arc::new((0..options.clients).map(|_| Mutex::new(Ledger::default())).collect());
+    let ledgers: Ledgers = Arc::new(
+        (0..options.clients)
+            .map(|_| Mutex::new(Ledger::default()))
+            .collect(),
+    );
     let stop = Arc::new(AtomicBool::new(false));
     let progress = Arc::new(AtomicU64::new(0));
     let writers: Vec<_> = (0..options.clients)
@@ -141,7 +154,9 @@ fn run_on(cluster: &mut Cluster, options: &KillOptions, binaries: &PgBinaries) -
     let outcome = kill_rounds(cluster, options, &ledgers, &progress, &mut report);
     stop.store(true, Ordering::SeqCst);
     for writer in writers {
-        writer.join().map_err(|_| anyhow::anyhow!("a writer panicked"))?;
+        writer
+            .join()
+            .map_err(|_| anyhow::anyhow!("a writer panicked"))?;
     }
     outcome?;
     check_present(cluster, &ledgers, &mut report).context("after the last round")?;
@@ -167,13 +182,18 @@ fn kill_rounds(
         *report.kills.entry(name.to_owned()).or_default() += 1;
         let context = || format!("round {round}, after killing {name}");
         wait_until_it_answers(cluster).with_context(context)?;
-        report.longest_recovery_ms =
-            report.longest_recovery_ms.max(killed_at.elapsed().as_millis());
+        report.longest_recovery_ms = report
+            .longest_recovery_ms
+            .max(killed_at.elapsed().as_millis());
         // Clients must get on with it, not only a lone query.
         let before = progress.load(Ordering::SeqCst);
         let deadline = Instant::now() + Duration::from_secs(60);
         while progress.load(Ordering::SeqCst) < before + 3 {
-            ensure!(Instant::now() < deadline, "no client commits any more: {}", context());
+            ensure!(
+                Instant::now() < deadline,
+                "no client commits any more: {}",
+                context()
+            );
             thread::sleep(Duration::from_millis(5));
         }
         if round % options.check_every == 0 {
@@ -181,7 +201,11 @@ fn kill_rounds(
             check_structures(cluster).with_context(context)?;
             report.checks += 1;
         }
-        eprint!("\rround {round}/{}: {} commits acknowledged   ", options.rounds, progress.load(Ordering::SeqCst));
+        eprint!(
+            "\rround {round}/{}: {} commits acknowledged   ",
+            options.rounds,
+            progress.load(Ordering::SeqCst)
+        );
     }
     eprintln!();
     Ok(())
@@ -237,7 +261,9 @@ fn write_until(stop: &AtomicBool, client: u32, port: u16, ledgers: &Ledgers, pro
         };
         n += 1;
         let result = sql.run(&workload::transaction(client, n));
-        let Some(ledger) = ledgers.get(client as usize) else { return };
+        let Some(ledger) = ledgers.get(client as usize) else {
+            return;
+        };
         let mut ledger = ledger.lock().unwrap_or_else(PoisonError::into_inner);
         if result.is_ok() {
             ledger.acknowledged.push(n);
@@ -270,9 +296,15 @@ fn check_present(
     report.unknown_committed = 0;
     let mut sql = Sql::connect(cluster.port())?;
     for (client, (acknowledged, unknown)) in known.iter().enumerate() {
-        let rows = retry(cluster, &mut sql, &format!("SELECT n FROM journal WHERE client = {client} ORDER BY n"))?;
-        let present: Vec<u64> =
-            rows.iter().filter_map(|row| row.first()?.as_deref()?.parse().ok()).collect();
+        let rows = retry(
+            cluster,
+            &mut sql,
+            &format!("SELECT n FROM journal WHERE client = {client} ORDER BY n"),
+        )?;
+        let present: Vec<u64> = rows
+            .iter()
+            .filter_map(|row| row.first()?.as_deref()?.parse().ok())
+            .collect();
         ensure!(
             present.windows(2).all(|pair| pair[0] < pair[1]),
             "client {client}: a transaction is there twice"
@@ -285,8 +317,10 @@ fn check_present(
         }
         report.acknowledged += acknowledged.len() as u64;
         report.unknown += unknown.len() as u64;
-        report.unknown_committed +=
-            unknown.iter().filter(|n| present.binary_search(n).is_ok()).count() as u64;
+        report.unknown_committed += unknown
+            .iter()
+            .filter(|n| present.binary_search(n).is_ok())
+            .count() as u64;
         all.push(present);
     }
     Ok(all)
@@ -311,11 +345,20 @@ fn check_structures(cluster: &Cluster) -> Result<()> {
         bail!("verify_heapam: {row:?} (and {} more)", rows.len() - 1);
     }
     for (query, index) in [
-        ("SELECT count(*), sum(amount) FROM item WHERE note = repeat('x', 14)", "hash"),
-        ("SELECT count(*), sum(n) FROM document WHERE words @> ARRAY['w3']", "gin"),
+        (
+            "SELECT count(*), sum(amount) FROM item WHERE note = repeat('x', 14)",
+            "hash",
+        ),
+        (
+            "SELECT count(*), sum(n) FROM document WHERE words @> ARRAY['w3']",
+            "gin",
+        ),
     ] {
         let (by_heap, by_index) = both_ways(cluster, &mut sql, query)?;
-        ensure!(by_heap == by_index, "the {index} index finds {by_index:?}, the heap has {by_heap:?}");
+        ensure!(
+            by_heap == by_index,
+            "the {index} index finds {by_index:?}, the heap has {by_heap:?}"
+        );
     }
     Ok(())
 }
@@ -349,7 +392,9 @@ fn retry(cluster: &Cluster, sql: &mut Sql, query: &str) -> Result<Rows> {
         wait_until_it_answers(cluster)?;
         *sql = Sql::connect(cluster.port())?;
     }
-    Err(last.context("three attempts were made")?.context(query.to_owned()))
+    Err(last
+        .context("three attempts were made")?
+        .context(query.to_owned()))
 }
 
 /// Applies to a stock server what is in the database, client by client, and compares the two.
@@ -360,7 +405,9 @@ fn compare_with_stock(
     binaries: &PgBinaries,
 ) -> Result<()> {
     let present = check_present(cluster, ledgers, &mut KillReport::default())?;
-    let directory = tempfile::Builder::new().prefix("strandline-stock-").tempdir()?;
+    let directory = tempfile::Builder::new()
+        .prefix("strandline-stock-")
+        .tempdir()?;
     let mut stock = StockServer::init(binaries.clone(), directory.path(), &[], &[])?;
     stock.start()?;
     let host = stock.socket_dir().display().to_string();
@@ -377,7 +424,10 @@ fn compare_with_stock(
     let mut survivor = Sql::connect(cluster.port())?;
     for query in workload::COMPARISONS {
         let (ours, theirs) = (survivor.run(query)?, reference.run(query)?);
-        ensure!(ours == theirs, "{query}\n  strandline: {ours:?}\n  stock:      {theirs:?}");
+        ensure!(
+            ours == theirs,
+            "{query}\n  strandline: {ours:?}\n  stock:      {theirs:?}"
+        );
     }
     drop(reference);
     stock.stop()

@@ -32,7 +32,10 @@ const SETTINGS: [(&str, &str); 5] = [
 pub fn run(binaries: &PgBinaries) -> Result<()> {
     let options = ClusterOptions {
         cache_size: Some("8MB".to_owned()),
-        settings: SETTINGS.iter().map(|(name, value)| format!("{name} = '{value}'")).collect(),
+        settings: SETTINGS
+            .iter()
+            .map(|(name, value)| format!("{name} = '{value}'"))
+            .collect(),
         ..ClusterOptions::new(binaries.directory())
     };
     let mut cluster = Cluster::start(options)?;
@@ -43,14 +46,22 @@ pub fn run(binaries: &PgBinaries) -> Result<()> {
 }
 
 fn compare(cluster: &mut Cluster, binaries: &PgBinaries) -> Result<()> {
-    let scratch = tempfile::Builder::new().prefix("strandline-tiny-").tempdir()?;
+    let scratch = tempfile::Builder::new()
+        .prefix("strandline-tiny-")
+        .tempdir()?;
     let user = OrdinaryUser::current()?;
     user.own(scratch.path())?;
-    let mut stock =
-        StockServer::init(binaries.clone(), &scratch.path().join("stock"), &[], &SETTINGS)?;
+    let mut stock = StockServer::init(
+        binaries.clone(),
+        &scratch.path().join("stock"),
+        &[],
+        &SETTINGS,
+    )?;
     stock.start()?;
-    let theirs =
-        Address { host: stock.socket_dir().display().to_string(), port: stock.port() };
+    let theirs = Address {
+        host: stock.socket_dir().display().to_string(),
+        port: stock.port(),
+    };
     let ours = Address::local(cluster.port());
     for (address, name) in [(&ours, "ours"), (&theirs, "theirs")] {
         let tablespace = scratch.path().join(name);
@@ -66,8 +77,13 @@ fn compare(cluster: &mut Cluster, binaries: &PgBinaries) -> Result<()> {
     cluster.up()?;
     equal(&ours, &theirs, binaries).context("after a restart with an empty cache")?;
     let status = cluster.status()?;
-    let evicted = status.pointer("/compute/cache/evicted").and_then(serde_json::Value::as_u64);
-    ensure!(evicted.is_some_and(|count| count > 0), "the cache never had to evict: {status}");
+    let evicted = status
+        .pointer("/compute/cache/evicted")
+        .and_then(serde_json::Value::as_u64);
+    ensure!(
+        evicted.is_some_and(|count| count > 0),
+        "the cache never had to evict: {status}"
+    );
 
     // Changes after the restart meet pages that were filled from storage.
     for address in [&ours, &theirs] {
@@ -82,18 +98,36 @@ fn compare(cluster: &mut Cluster, binaries: &PgBinaries) -> Result<()> {
 fn load(address: &Address, binaries: &PgBinaries, tablespace: &Path) -> Result<()> {
     for database in ["mixed", "bench", "sys"] {
         let create = format!("CREATE DATABASE {database}");
-        dump::output(address.client(binaries, "psql", "postgres")?.args(["-X", "-q", "-c", &create]))?;
+        dump::output(
+            address
+                .client(binaries, "psql", "postgres")?
+                .args(["-X", "-q", "-c", &create]),
+        )?;
     }
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("workloads/mixed.sql");
     let tablespace = tablespace.display().to_string();
-    dump::script(address, binaries, "mixed", &script, &[("tablespace", &tablespace)])?;
+    dump::script(
+        address,
+        binaries,
+        "mixed",
+        &script,
+        &[("tablespace", &tablespace)],
+    )?;
     pgbench(address, binaries, &["-i", "-s", "2", "-q"])?;
-    pgbench(address, binaries, &["-c", "1", "-t", "1500", "--random-seed=42"])?;
+    pgbench(
+        address,
+        binaries,
+        &["-c", "1", "-t", "1500", "--random-seed=42"],
+    )?;
     sysbench(address, "prepare")?;
     sysbench(address, "run")?;
     // The only column that is not a function of the seed.
     let drop = "ALTER TABLE pgbench_history DROP COLUMN mtime";
-    dump::output(address.client(binaries, "psql", "bench")?.args(["-X", "-q", "-c", drop]))?;
+    dump::output(
+        address
+            .client(binaries, "psql", "bench")?
+            .args(["-X", "-q", "-c", drop]),
+    )?;
     Ok(())
 }
 
@@ -108,7 +142,11 @@ fn again(address: &Address, binaries: &PgBinaries) -> Result<()> {
     }
     // Sequences may skip up to 32 values over a crash, so identities are not compared from here on.
     let renumber = "ALTER TABLE serials DROP COLUMN id";
-    dump::output(address.client(binaries, "psql", "mixed")?.args(["-X", "-q", "-c", renumber]))?;
+    dump::output(
+        address
+            .client(binaries, "psql", "mixed")?
+            .args(["-X", "-q", "-c", renumber]),
+    )?;
     Ok(())
 }
 
@@ -121,10 +159,21 @@ fn pgbench(address: &Address, binaries: &PgBinaries, arguments: &[&str]) -> Resu
 fn sysbench(address: &Address, step: &str) -> Result<()> {
     let mut command = Command::new(PathBuf::from("sysbench"));
     command
-        .args(["oltp_read_write", "--db-driver=pgsql", "--pgsql-user=postgres", "--pgsql-db=sys"])
+        .args([
+            "oltp_read_write",
+            "--db-driver=pgsql",
+            "--pgsql-user=postgres",
+            "--pgsql-db=sys",
+        ])
         .arg(format!("--pgsql-host={}", address.host))
         .arg(format!("--pgsql-port={}", address.port))
-        .args(["--tables=2", "--table-size=20000", "--threads=1", "--events=400", "--time=0"])
+        .args([
+            "--tables=2",
+            "--table-size=20000",
+            "--threads=1",
+            "--events=400",
+            "--time=0",
+        ])
         .args(["--rand-seed=42", step]);
     dump::output(&mut command)?;
     Ok(())

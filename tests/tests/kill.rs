@@ -4,13 +4,23 @@ use strandline_tests::kill_test::{self, KillOptions};
 use testkit::PgBinaries;
 
 fn survives(major: u32, log_stores: u32, seed: u64) {
-    let rounds = std::env::var("STRANDLINE_KILL_ROUNDS")
-        .map_or(12, |rounds| rounds.parse().expect("STRANDLINE_KILL_ROUNDS is a number"));
-    let options = KillOptions { rounds, clients: 8, log_stores, seed, check_every: 6 };
+    let rounds = std::env::var("STRANDLINE_KILL_ROUNDS").map_or(12, |rounds| {
+        rounds.parse().expect("STRANDLINE_KILL_ROUNDS is a number")
+    });
+    let options = KillOptions {
+        rounds,
+        clients: 8,
+        log_stores,
+        seed,
+        check_every: 6,
+    };
     let report = kill_test::run(&options, &PgBinaries::find(major).expect("PostgreSQL"))
         .unwrap_or_else(|error| panic!("{error:#}"));
     println!("{report}");
-    assert!(report.acknowledged > 100, "too few commits to prove anything: {report}");
+    assert!(
+        report.acknowledged > 100,
+        "too few commits to prove anything: {report}"
+    );
 }
 
 #[test]

@@ -22,12 +22,17 @@ pub const SIBLINGS: &[(&str, &[&str])] = &[
     ("page-server", &["api"]),
     ("log-server", &["api"]),
     ("compute", &["api"]),
-    ("strandline", &["api", "page-server", "log-server", "compute"]),
+    (
+        "strandline",
+        &["api", "page-server", "log-server", "compute"],
+    ),
 ];
 
 /// The only dependencies of what is loaded into PostgreSQL.
-const SHIM: &[(&str, &[&str])] =
-    &[("strandline-shim", &["shim-abi", "libc"]), ("shim-abi", &["libc"])];
+const SHIM: &[(&str, &[&str])] = &[
+    ("strandline-shim", &["shim-abi", "libc"]),
+    ("shim-abi", &["libc"]),
+];
 
 struct Crate {
     layer: usize,
@@ -46,9 +51,13 @@ pub fn check(root: &Path) -> Result<()> {
             if let Some((_, allowed)) = SHIM.iter().find(|(shim, _)| shim == name)
                 && !allowed.contains(&dependency.as_str())
             {
-                bail!("{name} is loaded into PostgreSQL and may use only {allowed:?}, not {dependency}");
+                bail!(
+                    "{name} is loaded into PostgreSQL and may use only {allowed:?}, not {dependency}"
+                );
             }
-            let Some(other) = crates.get(dependency) else { continue };
+            let Some(other) = crates.get(dependency) else {
+                continue;
+            };
             edges += 1;
             if dependency == "strandline-shim" {
                 bail!("{name} depends on the page shim; only PostgreSQL loads it");
@@ -69,7 +78,10 @@ pub fn check(root: &Path) -> Result<()> {
             }
         }
     }
-    println!("layers: {} crates, {edges} dependencies between them, all downwards", crates.len());
+    println!(
+        "layers: {} crates, {edges} dependencies between them, all downwards",
+        crates.len()
+    );
     Ok(())
 }
 
@@ -79,9 +91,11 @@ fn read_crates(root: &Path) -> Result<BTreeMap<String, Crate>> {
         let directory = root.join("crates").join(directory);
         for entry in fs::read_dir(&directory).with_context(|| directory.display().to_string())? {
             let manifest = entry?.path().join("Cargo.toml");
-            let text = fs::read_to_string(&manifest)
+            let text =
+                fs::read_to_string(&manifest).with_context(|| manifest.display().to_string())?;
+            let table: toml::Table = text
+                .parse()
                 .with_context(|| manifest.display().to_string())?;
-            let table: toml::Table = text.parse().with_context(|| manifest.display().to_string())?;
             let name = table
                 .get("package")
                 .and_then(|package| package.get("name"))
@@ -94,7 +108,13 @@ fn read_crates(root: &Path) -> Result<BTreeMap<String, Crate>> {
                 .and_then(|dependencies| dependencies.as_table())
                 .map(|dependencies| dependencies.keys().cloned().collect())
                 .unwrap_or_default();
-            crates.insert(name, Crate { layer, dependencies });
+            crates.insert(
+                name,
+                Crate {
+                    layer,
+                    dependencies,
+                },
+            );
         }
     }
     Ok(crates)

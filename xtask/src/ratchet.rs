@@ -22,16 +22,23 @@ pub fn check(root: &Path) -> Result<()> {
     }
     let mut too_long = Vec::new();
     for file in &files {
-        let lines = code_lines(&fs::read_to_string(file).with_context(|| file.display().to_string())?);
+        let lines =
+            code_lines(&fs::read_to_string(file).with_context(|| file.display().to_string())?);
         if lines > LIMIT {
             let shown = file.strip_prefix(root).unwrap_or(file);
             too_long.push(format!("{} has {lines} lines of code", shown.display()));
         }
     }
     if !too_long.is_empty() {
-        bail!("files over {LIMIT} lines of code:\n  {}", too_long.join("\n  "));
+        bail!(
+            "files over {LIMIT} lines of code:\n  {}",
+            too_long.join("\n  ")
+        );
     }
-    println!("ratchet: {} files, none over {LIMIT} lines of code", files.len());
+    println!(
+        "ratchet: {} files, none over {LIMIT} lines of code",
+        files.len()
+    );
     Ok(())
 }
 
@@ -63,6 +70,9 @@ mod tests {
 
     #[test]
     fn only_code_counts() {
-        assert_eq!(code_lines("//! doc\n\nfn a() {}\n// why\nfn b() {}\nmod tests {\nfn c() {}\n"), 2);
+        assert_eq!(
+            code_lines("//! doc\n\nfn a() {}\n// why\nfn b() {}\nmod tests {\nfn c() {}\n"),
+            2
+        );
     }
 }

@@ -64,7 +64,9 @@ impl FromStr for Lsn {
     type Err = LsnParseError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let fail = || LsnParseError { text: text.to_owned() };
+        let fail = || LsnParseError {
+            text: text.to_owned(),
+        };
         let (high, low) = text.split_once('/').ok_or_else(fail)?;
         let high = u32::from_str_radix(high, 16).map_err(|_| fail())?;
         let low = u32::from_str_radix(low, 16).map_err(|_| fail())?;

@@ -72,7 +72,10 @@ impl PgMajor {
         Self::ALL
             .into_iter()
             .find(|major| major.wal_magic() == magic)
-            .ok_or(UnknownMajor { what: "WAL page magic", value: u32::from(magic) })
+            .ok_or(UnknownMajor {
+                what: "WAL page magic",
+                value: u32::from(magic),
+            })
     }
 
     /// `CATALOG_VERSION_NO` of this major, part of tablespace directory names.
@@ -95,7 +98,10 @@ impl PgMajor {
         Self::ALL
             .into_iter()
             .find(|major| major.catalog_version() == catalog_version)
-            .ok_or(UnknownMajor { what: "catalog version", value: catalog_version })
+            .ok_or(UnknownMajor {
+                what: "catalog version",
+                value: catalog_version,
+            })
     }
 
     /// Name of the directory that a tablespace of this major keeps its databases in, such as
@@ -125,7 +131,10 @@ impl TryFrom<u32> for PgMajor {
         Self::ALL
             .into_iter()
             .find(|major| major.number() == number)
-            .ok_or(UnknownMajor { what: "major", value: number })
+            .ok_or(UnknownMajor {
+                what: "major",
+                value: number,
+            })
     }
 }
 
@@ -137,7 +146,10 @@ mod tests {
     fn every_number_leads_back_to_its_major() {
         for major in PgMajor::ALL {
             assert_eq!(PgMajor::from_wal_magic(major.wal_magic()), Ok(major));
-            assert_eq!(PgMajor::from_catalog_version(major.catalog_version()), Ok(major));
+            assert_eq!(
+                PgMajor::from_catalog_version(major.catalog_version()),
+                Ok(major)
+            );
             assert_eq!(PgMajor::try_from(major.number()), Ok(major));
         }
         assert!(PgMajor::from_wal_magic(0xD119).is_err());

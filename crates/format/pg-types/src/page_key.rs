@@ -23,8 +23,12 @@ pub enum Slru {
 
 impl Slru {
     /// Every SLRU.
-    pub const ALL: [Slru; 4] =
-        [Slru::Clog, Slru::MultiXactOffsets, Slru::MultiXactMembers, Slru::CommitTs];
+    pub const ALL: [Slru; 4] = [
+        Slru::Clog,
+        Slru::MultiXactOffsets,
+        Slru::MultiXactMembers,
+        Slru::CommitTs,
+    ];
 
     /// Directory below the data directory.
     #[must_use]
@@ -66,14 +70,30 @@ impl PageKey {
 
     /// Key of a relation's block.
     #[must_use]
-    pub const fn relation(locator: RelFileLocator, fork: ForkNumber, block: BlockNumber) -> PageKey {
-        PageKey { space: locator.spc, db: locator.db, rel: locator.rel, fork: fork as u8, block }
+    pub const fn relation(
+        locator: RelFileLocator,
+        fork: ForkNumber,
+        block: BlockNumber,
+    ) -> PageKey {
+        PageKey {
+            space: locator.spc,
+            db: locator.db,
+            rel: locator.rel,
+            fork: fork as u8,
+            block,
+        }
     }
 
     /// Key of an SLRU's page.
     #[must_use]
     pub const fn slru(slru: Slru, page: BlockNumber) -> PageKey {
-        PageKey { space: 0, db: 0, rel: slru as u32, fork: 0, block: page }
+        PageKey {
+            space: 0,
+            db: 0,
+            rel: slru as u32,
+            fork: 0,
+            block: page,
+        }
     }
 
     /// The SLRU this key is a page of, if it is one.
@@ -93,7 +113,11 @@ impl PageKey {
         }
         let fork = ForkNumber::try_from(u32::from(self.fork)).ok()?;
         Some(RelFork {
-            locator: RelFileLocator { spc: self.space, db: self.db, rel: self.rel },
+            locator: RelFileLocator {
+                spc: self.space,
+                db: self.db,
+                rel: self.rel,
+            },
             fork,
         })
     }
@@ -105,13 +129,33 @@ impl PageKey {
         let [d0, d1, d2, d3] = self.db.to_be_bytes();
         let [r0, r1, r2, r3] = self.rel.to_be_bytes();
         let [b0, b1, b2, b3] = self.block.to_be_bytes();
-        [s0, s1, s2, s3, d0, d1, d2, d3, r0, r1, r2, r3, self.fork, b0, b1, b2, b3]
+        [
+            s0, s1, s2, s3, d0, d1, d2, d3, r0, r1, r2, r3, self.fork, b0, b1, b2, b3,
+        ]
     }
 
     /// The key that [`PageKey::encode`] wrote.
     #[must_use]
     pub const fn decode(bytes: [u8; Self::ENCODED_LEN]) -> PageKey {
-        let [s0, s1, s2, s3, d0, d1, d2, d3, r0, r1, r2, r3, fork, b0, b1, b2, b3] = bytes;
+        let [
+            s0,
+            s1,
+            s2,
+            s3,
+            d0,
+            d1,
+            d2,
+            d3,
+            r0,
+            r1,
+            r2,
+            r3,
+            fork,
+            b0,
+            b1,
+            b2,
+            b3,
+        ] = bytes;
         PageKey {
             space: u32::from_be_bytes([s0, s1, s2, s3]),
             db: u32::from_be_bytes([d0, d1, d2, d3]),
@@ -152,10 +196,42 @@ mod tests {
     fn encoding_keeps_order_and_identity() {
         let mut keys = vec![
             PageKey::slru(Slru::CommitTs, 7),
-            PageKey::relation(RelFileLocator { spc: 1663, db: 5, rel: 1259 }, ForkNumber::Main, 256),
-            PageKey::relation(RelFileLocator { spc: 1663, db: 5, rel: 1259 }, ForkNumber::Vm, 0),
-            PageKey::relation(RelFileLocator { spc: 1663, db: 5, rel: 1259 }, ForkNumber::Main, 3),
-            PageKey::relation(RelFileLocator { spc: 1664, db: 0, rel: 1262 }, ForkNumber::Main, 0),
+            PageKey::relation(
+                RelFileLocator {
+                    spc: 1663,
+                    db: 5,
+                    rel: 1259,
+                },
+                ForkNumber::Main,
+                256,
+            ),
+            PageKey::relation(
+                RelFileLocator {
+                    spc: 1663,
+                    db: 5,
+                    rel: 1259,
+                },
+                ForkNumber::Vm,
+                0,
+            ),
+            PageKey::relation(
+                RelFileLocator {
+                    spc: 1663,
+                    db: 5,
+                    rel: 1259,
+                },
+                ForkNumber::Main,
+                3,
+            ),
+            PageKey::relation(
+                RelFileLocator {
+                    spc: 1664,
+                    db: 0,
+                    rel: 1262,
+                },
+                ForkNumber::Main,
+                0,
+            ),
         ];
         let mut encoded: Vec<_> = keys.iter().map(PageKey::encode).collect();
         keys.sort();

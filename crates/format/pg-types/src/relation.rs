@@ -53,8 +53,12 @@ pub struct UnknownFork(pub u32);
 
 impl ForkNumber {
     /// Every fork, by number.
-    pub const ALL: [ForkNumber; 4] =
-        [ForkNumber::Main, ForkNumber::Fsm, ForkNumber::Vm, ForkNumber::Init];
+    pub const ALL: [ForkNumber; 4] = [
+        ForkNumber::Main,
+        ForkNumber::Fsm,
+        ForkNumber::Vm,
+        ForkNumber::Init,
+    ];
 
     /// What a file of this fork has behind the relation's number: `""`, `"_fsm"`, `"_vm"`, `"_init"`.
     #[must_use]
@@ -72,7 +76,10 @@ impl TryFrom<u32> for ForkNumber {
     type Error = UnknownFork;
 
     fn try_from(number: u32) -> Result<ForkNumber, UnknownFork> {
-        Self::ALL.into_iter().find(|fork| *fork as u32 == number).ok_or(UnknownFork(number))
+        Self::ALL
+            .into_iter()
+            .find(|fork| *fork as u32 == number)
+            .ok_or(UnknownFork(number))
     }
 }
 

@@ -87,7 +87,12 @@ impl SegmentSize {
     #[must_use]
     pub fn file_name(self, timeline: TimelineId, number: u64) -> String {
         let per_log = (1u64 << 32) / self.0;
-        format!("{:08X}{:08X}{:08X}", timeline.0, number / per_log, number % per_log)
+        format!(
+            "{:08X}{:08X}{:08X}",
+            timeline.0,
+            number / per_log,
+            number % per_log
+        )
     }
 
     /// Timeline and segment number of a file name; `None` when it is not a segment's name.
@@ -102,7 +107,10 @@ impl SegmentSize {
         if u64::from(segment) >= per_log {
             return None;
         }
-        Some((TimelineId(timeline), u64::from(log) * per_log + u64::from(segment)))
+        Some((
+            TimelineId(timeline),
+            u64::from(log) * per_log + u64::from(segment),
+        ))
     }
 }
 
@@ -130,9 +138,17 @@ mod tests {
         assert_eq!(size.file_name(TimelineId(1), 1), "000000010000000000000001");
         for number in [0, 1, 255, 256, 70_000] {
             let name = size.file_name(TimelineId(0x2A), number);
-            assert_eq!(size.parse_file_name(&name), Some((TimelineId(0x2A), number)));
+            assert_eq!(
+                size.parse_file_name(&name),
+                Some((TimelineId(0x2A), number))
+            );
         }
-        for bad in ["", "000000010000000000000100", "00000001.history", "0000000100000000000000zz"] {
+        for bad in [
+            "",
+            "000000010000000000000100",
+            "00000001.history",
+            "0000000100000000000000zz",
+        ] {
             assert_eq!(size.parse_file_name(bad), None, "{bad}");
         }
     }

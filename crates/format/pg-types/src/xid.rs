@@ -11,16 +11,17 @@ pub type Xid = u32;
 pub const FIRST_NORMAL_XID: Xid = 3;
 
 /// A transaction id with its epoch, which never wraps (`FullTransactionId`).
-#[derive(
-    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct FullXid(pub u64);
 
 impl FullXid {
     /// The 32-bit id.
     #[must_use]
-    #[expect(clippy::cast_possible_truncation, reason = "the low half is what is wanted")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "the low half is what is wanted"
+    )]
     pub const fn xid(self) -> Xid {
         self.0 as u32
     }
