@@ -37,16 +37,13 @@ fn spawn(
 }
 
 fn write_layers(shared: &Arc<Shared>) {
-    loop {
-        let mut next = None;
-        shared.progress.wait_until(None, |state| {
-            next = shared.layers().frozen.first().map(Arc::clone);
-            state.closing || (next.is_some() && shared.poison.get().is_none())
-        });
-        if shared.progress.lock().closing {
-            return;
+    let next = || {
+        if shared.poison.get().is_some() {
+            return None;
         }
-        let Some(frozen) = next else { continue };
+        shared.layers().frozen.first().map(Arc::clone)
+    };
+    while let Some(frozen) = shared.progress.wait_for_work(next) {
         if let Err(error) = shared.write_frozen(&frozen) {
             shared.fail(error.into_disk_error(&shared.dir));
         }

@@ -141,3 +141,6 @@ pub(crate) fn is_zero_page(page: &[u8; BLCKSZ]) -> bool {
     let (words, _) = page.as_chunks::<64>();
     words.iter().all(|words| *words == [0; 64])
 }
+
+/// Receives a metadata version: key, LSN, and its value, or `None` when the key ceased to exist.
+pub(crate) type MetaVisitor<'a> = dyn FnMut(&[u8], Lsn, Option<&[u8]>) + 'a;

@@ -78,11 +78,6 @@ impl<'a> Items<'a> {
         }
     }
 
-    /// Bytes not read yet.
-    pub(crate) fn left(&self) -> usize {
-        self.cursor.left()
-    }
-
     /// The next item; `Ok(None)` at the end, `Err` with what is wrong.
     pub(crate) fn next(&mut self) -> Result<Option<Item<'a>>, &'static str> {
         let Some(tag) = self.cursor.u8() else {

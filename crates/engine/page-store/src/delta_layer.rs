@@ -4,6 +4,7 @@ use std::path::Path;
 
 use pg_types::{Lsn, PageKey};
 
+use crate::batch::MetaVisitor;
 use crate::chain::Chain;
 use crate::delta_block::{BlockKey, Item, Items};
 use crate::delta_index::{BlockPlace, DeltaIndex, KeyEntry};
@@ -13,6 +14,10 @@ use crate::error::{Corruption, OpenError};
 use crate::key_filter::KeyFilter;
 use crate::layer_error::LayerError;
 use crate::layer_file::{Footer, LayerKind, corrupt, open_frame};
+
+/// Receives an entry of a block; says what is wrong with it, if anything.
+pub(crate) type EntryVisitor<'a> =
+    dyn FnMut(BlockKey<'_>, EntryKind, Lsn, &[u8]) -> Result<(), &'static str> + 'a;
 
 /// An open delta layer file.
 pub(crate) struct DeltaLayer {
@@ -167,10 +172,7 @@ impl DeltaLayer {
     }
 
     /// Calls `visit` with every metadata version, in order of key, then LSN.
-    pub(crate) fn for_each_meta(
-        &self,
-        visit: &mut dyn FnMut(&[u8], Lsn, Option<&[u8]>),
-    ) -> Result<(), LayerError> {
+    pub(crate) fn for_each_meta(&self, visit: &mut MetaVisitor<'_>) -> Result<(), LayerError> {
         for number in 0..self.index.meta_blocks {
             self.for_each_in_block(number, &mut |key, kind, lsn, value| {
                 let BlockKey::Meta(key) = key else {
@@ -191,7 +193,7 @@ impl DeltaLayer {
     pub(crate) fn for_each_in_block(
         &self,
         number: u32,
-        visit: &mut dyn FnMut(BlockKey<'_>, EntryKind, Lsn, &[u8]) -> Result<(), &'static str>,
+        visit: &mut EntryVisitor<'_>,
     ) -> Result<(), LayerError> {
         let place = self.block(number)?;
         let bytes = self.read_block(place)?;

@@ -292,8 +292,8 @@ pub enum ReplayError {
     #[error(transparent)]
     Record(#[from] pg_wal::RecordError),
     /// Redo refused.
-    #[error("{0}")]
-    Redo(String),
+    #[error(transparent)]
+    Redo(#[from] pg_redo::RedoError),
     /// A stored image has not the size of a page.
     #[error("a page image has {0} bytes")]
     ImageSize(usize),

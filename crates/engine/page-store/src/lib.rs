@@ -34,6 +34,7 @@ mod identity;
 mod image_file;
 mod image_layer;
 mod image_writer;
+pub mod inspect;
 mod key_filter;
 mod key_hash;
 mod layer_error;

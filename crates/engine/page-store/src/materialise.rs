@@ -26,20 +26,20 @@ pub(crate) fn run(shared: &Arc<Shared>) {
         .last()
         .map_or(Lsn::INVALID, |delta| delta.end());
     loop {
-        let mut due = None;
-        shared.progress.wait_until(None, |state| {
-            let layers = shared.layers();
-            due = layers
+        let newest = || {
+            if shared.poison.get().is_some() {
+                return None;
+            }
+            shared
+                .layers()
                 .deltas
                 .last()
                 .filter(|delta| delta.end() > done)
-                .map(Arc::clone);
-            state.closing || (due.is_some() && shared.poison.get().is_none())
-        });
-        if shared.progress.lock().closing {
+                .map(Arc::clone)
+        };
+        let Some(newest) = shared.progress.wait_for_work(newest) else {
             return;
-        }
-        let Some(newest) = due else { continue };
+        };
         let layers = shared.layers();
         let fresh = layers
             .deltas_between(done, newest.end())

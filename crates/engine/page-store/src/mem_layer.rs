@@ -18,7 +18,7 @@ use parking_lot::RwLock;
 use pg_types::{Lsn, PageKey};
 use smallvec::SmallVec;
 
-use crate::batch::{BatchMeta, BatchPage, IngestBatch};
+use crate::batch::{BatchMeta, BatchPage, IngestBatch, MetaVisitor};
 use crate::chain::Chain;
 use crate::entry::EntryKind;
 use crate::key_hash::{self, BuildPageKeyHasher};
@@ -210,7 +210,7 @@ impl MemLayer {
     }
 
     /// Metadata versions in order of key, then LSN.
-    pub(crate) fn for_each_meta(&self, visit: &mut dyn FnMut(&[u8], Lsn, Option<&[u8]>)) {
+    pub(crate) fn for_each_meta(&self, visit: &mut MetaVisitor<'_>) {
         for (key, versions) in self.meta.read().iter() {
             for version in versions {
                 visit(key, version.lsn, version.value.as_deref());

@@ -13,7 +13,11 @@ pub(crate) struct Progress {
     /// Copy of `state.applied.lsn` that readers look at without the lock.
     applied: AtomicU64,
     state: Mutex<ProgressState>,
-    changed: Condvar,
+    /// Watermarks moved, or will not move any more.
+    moved: Condvar,
+    /// There may be work for the background threads. Apart from `moved`, which is signalled
+    /// thousands of times a second.
+    work: Condvar,
 }
 
 /// What is behind the lock.
@@ -36,7 +40,8 @@ impl Progress {
                 durable,
                 closing: false,
             }),
-            changed: Condvar::new(),
+            moved: Condvar::new(),
+            work: Condvar::new(),
         }
     }
 
@@ -55,7 +60,7 @@ impl Progress {
         let mut state = self.state.lock();
         state.applied = applied;
         self.applied.store(applied.lsn.0, Ordering::Release);
-        self.changed.notify_all();
+        self.moved.notify_all();
     }
 
     /// Announces that everything up to `durable` is on disk.
@@ -64,20 +69,39 @@ impl Progress {
         if durable.lsn > state.durable.lsn {
             state.durable = durable;
         }
-        self.changed.notify_all();
+        self.moved.notify_all();
+        self.work.notify_all();
     }
 
     /// Wakes everyone up to look again.
     pub(crate) fn wake(&self) {
         // Under the lock, or a thread between its check and its wait would sleep through this.
         let _state = self.state.lock();
-        self.changed.notify_all();
+        self.moved.notify_all();
+        self.work.notify_all();
     }
 
     /// Tells every thread to end.
     pub(crate) fn close(&self) {
-        self.state.lock().closing = true;
-        self.changed.notify_all();
+        let mut state = self.state.lock();
+        state.closing = true;
+        self.moved.notify_all();
+        self.work.notify_all();
+    }
+
+    /// Waits until `ready` has something to do, for a background thread; `None` when the store is
+    /// being closed.
+    pub(crate) fn wait_for_work<T>(&self, mut ready: impl FnMut() -> Option<T>) -> Option<T> {
+        let mut state = self.state.lock();
+        loop {
+            if state.closing {
+                return None;
+            }
+            if let Some(found) = ready() {
+                return Some(found);
+            }
+            self.work.wait(&mut state);
+        }
     }
 
     /// Waits until `done` says so, at most until `deadline`. Returns whether it did.
@@ -92,13 +116,13 @@ impl Progress {
                 return true;
             }
             match deadline {
-                None => self.changed.wait(&mut state),
+                None => self.moved.wait(&mut state),
                 Some(deadline) => {
                     let left = deadline.saturating_duration_since(Instant::now());
                     if left == Duration::ZERO {
                         return false;
                     }
-                    self.changed.wait_for(&mut state, left);
+                    self.moved.wait_for(&mut state, left);
                 }
             }
         }

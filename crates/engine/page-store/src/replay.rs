@@ -1,5 +1,6 @@
 //! Applying a log chain to a page.
 
+use pg_redo::RedoContext;
 use pg_types::{BLCKSZ, Lsn, PageKey, PgMajor};
 use pg_wal::{MiniRecord, Record};
 
@@ -14,6 +15,7 @@ pub(crate) fn apply(
     chain: &Chain,
     major: PgMajor,
 ) -> Result<Option<Lsn>, GetPageError> {
+    let context = RedoContext { major };
     let mut version = None;
     for change in chain.changes() {
         let applied = match change.kind {
@@ -23,7 +25,7 @@ pub(crate) fn apply(
                 Ok(())
             }
             EntryKind::Mini | EntryKind::MiniInit => {
-                put_mini(page, key, change.bytes, change.lsn, major)
+                put_mini(page, key, change.bytes, change.lsn, &context)
             }
             // Metadata is never under a page's key.
             EntryKind::MetaValue | EntryKind::MetaTombstone => Ok(()),
@@ -51,13 +53,10 @@ fn put_mini(
     key: PageKey,
     bytes: &[u8],
     end: Lsn,
-    major: PgMajor,
+    context: &RedoContext,
 ) -> Result<(), ReplayError> {
     let mini = MiniRecord::decode(bytes)?;
-    let record = Record::decode(mini.record, major)?;
-    let _ = (page, end);
-    Err(ReplayError::Redo(format!(
-        "no redo for rmgr {:?} of {key}",
-        record.header.rmid
-    )))
+    let record = Record::decode(mini.record, context.major)?;
+    pg_redo::redo(page, key, &mini, &record, end, context)?;
+    Ok(())
 }
