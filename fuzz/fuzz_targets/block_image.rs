@@ -14,10 +14,20 @@ fuzz_target!(|input: (u8, u16, u16, &[u8])| {
         2 => Some(Compression::Lz4),
         _ => Some(Compression::Zstd),
     };
-    let image = BlockImage { bytes, hole_offset, hole_length, compression, apply: true };
+    let image = BlockImage {
+        bytes,
+        hole_offset,
+        hole_length,
+        compression,
+        apply: true,
+    };
     let mut page = [0xAA; BLCKSZ];
     if image.restore(&mut page).is_ok() {
         let from = usize::from(hole_offset);
-        assert!(page[from..from + usize::from(hole_length)].iter().all(|byte| *byte == 0));
+        assert!(
+            page[from..from + usize::from(hole_length)]
+                .iter()
+                .all(|byte| *byte == 0)
+        );
     }
 });

@@ -8,14 +8,18 @@ use pg_types::PgMajor;
 use pg_wal::{MiniRecord, Record, Target};
 
 fuzz_target!(|input: &[u8]| {
-    let Ok(mini) = MiniRecord::decode(input) else { return };
+    let Ok(mini) = MiniRecord::decode(input) else {
+        return;
+    };
     for major in PgMajor::ALL {
         let mut fixed = mini.record.to_vec();
         let len = fixed.len() as u32;
         if let Some(field) = fixed.first_chunk_mut() {
             *field = len.to_le_bytes();
         }
-        let Ok(record) = Record::decode(&fixed, major) else { continue };
+        let Ok(record) = Record::decode(&fixed, major) else {
+            continue;
+        };
         let targets = record.blocks.iter().map(|block| Target::Block(block.id));
         for target in targets.chain([Target::Implied]) {
             let mut out = Vec::new();

@@ -15,10 +15,16 @@ fuzz_target!(|input: Vec<u8>| {
         *field = len.to_le_bytes();
     }
     for major in PgMajor::ALL {
-        let Ok(record) = Record::decode(&bytes, major) else { continue };
+        let Ok(record) = Record::decode(&bytes, major) else {
+            continue;
+        };
         let images = record.blocks.iter().filter_map(|block| block.image);
         let payload = record.main.len()
-            + record.blocks.iter().map(|block| block.data.len()).sum::<usize>()
+            + record
+                .blocks
+                .iter()
+                .map(|block| block.data.len())
+                .sum::<usize>()
             + images.map(|image| image.bytes.len()).sum::<usize>();
         assert!(payload + 24 <= bytes.len());
         assert!(record.blocks.is_sorted_by(|a, b| a.id < b.id));

@@ -18,7 +18,9 @@ fn split(log: &[u8], at: Lsn, piece: usize, scan: bool) -> Vec<(Lsn, Lsn, Vec<u8
     };
     let mut found = Vec::new();
     for (index, bytes) in log.chunks(piece).enumerate() {
-        stream.push(at.advance((index * piece) as u64), bytes).expect("no gap");
+        stream
+            .push(at.advance((index * piece) as u64), bytes)
+            .expect("no gap");
         loop {
             match stream.next_record() {
                 Ok(Some(record)) => {

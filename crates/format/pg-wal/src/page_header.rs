@@ -269,3 +269,88 @@ pub const fn header_len(segment_size: SegmentSize, page_addr: Lsn) -> usize {
 pub const fn page_start(lsn: Lsn) -> Lsn {
     Lsn(lsn.0 - lsn.0 % XLOG_BLCKSZ)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn geometry() -> WalGeometry {
+        WalGeometry {
+            major: PgMajor::V16,
+            system_identifier: 7_000_000_000_000_000_007,
+            segment_size: SegmentSize::DEFAULT,
+            timeline: TimelineId(2),
+        }
+    }
+
+    #[test]
+    fn headers_round_trip_and_are_long_where_segments_begin() {
+        for (at, rem_len, len, info) in [
+            (0x100_0000, 0, 40, LONG_HEADER),
+            (0x100_0000, 9, 40, LONG_HEADER | FIRST_IS_CONTRECORD),
+            (0x100_2000, 9, 24, FIRST_IS_CONTRECORD),
+        ] {
+            let header = WalPageHeader::build(Lsn(at), rem_len, &geometry());
+            let mut bytes = Vec::new();
+            header.encode(&mut bytes);
+            assert_eq!((bytes.len(), header.len(), header.info), (len, len, info));
+            assert_eq!(geometry().header_len(Lsn(at)), len);
+            assert_eq!(WalPageHeader::decode(&bytes), Some(header));
+            assert_eq!(WalPageHeader::decode(&bytes[..len - 1]), None);
+            let valid = header.validate(Lsn(at), PgMajor::V16, SegmentSize::DEFAULT);
+            assert_eq!(valid, Ok(()));
+        }
+    }
+
+    #[test]
+    fn each_field_that_does_not_fit_is_named() {
+        let at = Lsn(0x100_0000);
+        let good = WalPageHeader::build(at, 0, &geometry());
+        let validate = |header: WalPageHeader| {
+            header
+                .validate(at, PgMajor::V16, SegmentSize::DEFAULT)
+                .unwrap_err()
+        };
+        let magic = PageHeaderError::Magic {
+            found: 0xD118,
+            expected: 0xD113,
+        };
+        assert_eq!(
+            validate(WalPageHeader {
+                magic: 0xD118,
+                ..good
+            }),
+            magic
+        );
+        let flags = WalPageHeader {
+            info: good.info | 0x10,
+            ..good
+        };
+        assert_eq!(validate(flags), PageHeaderError::Flags { info: 0x12 });
+        let address = WalPageHeader {
+            page_addr: Lsn(8192),
+            ..good
+        };
+        assert_eq!(
+            validate(address),
+            PageHeaderError::Address { found: Lsn(8192) }
+        );
+        let short = WalPageHeader {
+            info: 0,
+            long: None,
+            ..good
+        };
+        assert_eq!(validate(short), PageHeaderError::NotLong);
+        let long = good.long.map(|long| LongHeader {
+            segment_size: 1 << 20,
+            ..long
+        });
+        assert!(matches!(
+            validate(WalPageHeader { long, ..good }),
+            PageHeaderError::Geometry {
+                segment_size: 0x10_0000,
+                ..
+            }
+        ));
+    }
+}

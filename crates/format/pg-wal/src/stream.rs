@@ -20,6 +20,9 @@ use crate::{RECORD_HEADER_LEN, Record, RecordHeader, RmgrId};
 /// No server writes longer records (`MaxAllocSize`; 16 and later stop at 1020 MiB).
 const MAX_RECORD_LEN: u32 = 0x3FFF_FFFF;
 
+/// The assembly buffer is kept up to this size; what a longer record needed is given back.
+const ASSEMBLY_KEPT: usize = 4 << 20;
+
 /// A whole record and its place in the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamedRecord<'a> {
@@ -443,6 +446,7 @@ impl WalStream {
             });
         }
         self.assembly.clear();
+        self.assembly.shrink_to(ASSEMBLY_KEPT);
         self.partial = Some(Partial { start, tot_len });
         self.scanning = false;
         Ok(Step::Advanced)

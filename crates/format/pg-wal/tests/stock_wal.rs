@@ -14,7 +14,7 @@ use pg_wal::records::{
 };
 use pg_wal::{
     MiniRecord, Record, RmgrId, StreamError, Target, WalGeometry, WalPageHeader, WalStream,
-    place_record,
+    encode_record, place_record,
 };
 use testkit::{PgBinaries, StockServer};
 
@@ -182,6 +182,8 @@ fn decode_all(pg_wal: &Path, major: PgMajor) -> Result<Seen> {
                             )?;
                         }
                         check_minis(&record)?;
+                        check_encoding(&record, found.bytes)
+                            .with_context(|| format!("record at {start}"))?;
                     }
                     Err(StreamError::EndOfWal { .. }) => return Ok(seen),
                     Err(error) => return Err(error.into()),
@@ -287,6 +289,17 @@ fn check_placing(
         placed.bytes.starts_with(file) && file.len() + 8 > placed.bytes.len(),
         "bytes of {start}"
     );
+    Ok(())
+}
+
+/// A record of main data alone is encoded to the very bytes the server wrote.
+fn check_encoding(record: &Record<'_>, bytes: &[u8]) -> Result<()> {
+    let main_alone =
+        record.blocks.is_empty() && record.origin.is_none() && record.toplevel_xid.is_none();
+    if main_alone {
+        let it = &record.header;
+        ensure!(encode_record(it.rmid, it.info, it.xid, it.prev, record.main) == bytes);
+    }
     Ok(())
 }
 

@@ -372,3 +372,52 @@ fn a_continuation_of_nothing_ends_a_stream() {
     let reason = end_reason(drain(&mut stream, &mut Vec::new()));
     assert_eq!(reason, (page, EndReason::UnexpectedContinuation));
 }
+
+#[test]
+fn a_place_within_a_header_or_between_records_is_made_good() {
+    let geometry = geometry(PgMajor::V17);
+    let record = encode_record(RmgrId::XLOG, xlog::NOOP, 0, Lsn(8), &[]);
+    let page = Lsn(5 * SEGMENT + 8192);
+    let whole = place_record(page, &record, &geometry);
+    assert_eq!(
+        (whole.start, whole.end),
+        (page.advance(24), page.advance(48))
+    );
+    // The rest of the header is written, and no byte before the place.
+    let inside = place_record(page.advance(8), &record, &geometry);
+    assert_eq!(inside.bytes, whole.bytes[8..]);
+    assert_eq!(
+        (inside.from, inside.start, inside.end),
+        (page.advance(8), whole.start, whole.end)
+    );
+    // Zeros lead to the next multiple of 8, which may be the next page.
+    let between = place_record(page.advance(8192 - 3), &record, &geometry);
+    assert_eq!(between.bytes[..3], [0; 3]);
+    assert_eq!(
+        between.bytes[3..],
+        place_record(page.advance(8192), &record, &geometry).bytes
+    );
+    // A segment begins with a long header.
+    assert_eq!(
+        place_record(Lsn(6 * SEGMENT), &record, &geometry).start,
+        Lsn(6 * SEGMENT + 40)
+    );
+}
+
+#[test]
+fn the_buffer_of_a_long_record_serves_the_next_ones() {
+    let log = lay(
+        Lsn(2 * SEGMENT),
+        &[9 << 20, 9000, 10],
+        &geometry(PgMajor::V15),
+    );
+    let mut stream = WalStream::new(log.from, PgMajor::V15, segment_size());
+    let mut found = Vec::new();
+    for (index, piece) in log.bytes.chunks(1 << 17).enumerate() {
+        stream
+            .push(log.from.advance((index << 17) as u64), piece)
+            .unwrap();
+        drain(&mut stream, &mut found).unwrap();
+    }
+    assert_eq!(found, expected(&log));
+}
