@@ -86,7 +86,11 @@ impl Attached {
         } else {
             RELATION_SEGMENT_BLOCKS
         };
-        Some(Segment { entry, number: block / blocks, blocks })
+        Some(Segment {
+            entry,
+            number: block / blocks,
+            blocks,
+        })
     }
 
     /// The path of a segment file.
@@ -125,13 +129,22 @@ impl Attached {
         if !absolute && !self.is_in_data_directory() {
             return None;
         }
-        let blocks = if name.space == 0 { SLRU_SEGMENT_PAGES } else { RELATION_SEGMENT_BLOCKS };
-        Some(Segment { entry, number: name.segment, blocks })
+        let blocks = if name.space == 0 {
+            SLRU_SEGMENT_PAGES
+        } else {
+            RELATION_SEGMENT_BLOCKS
+        };
+        Some(Segment {
+            entry,
+            number: name.segment,
+            blocks,
+        })
     }
 
     /// Programs that PostgreSQL starts inherit the shim; a relative path of theirs means ours only here.
     fn is_in_data_directory(&self) -> bool {
-        self.directory.is_none_or(|directory| identity(c".") == Some(directory))
+        self.directory
+            .is_none_or(|directory| identity(c".") == Some(directory))
     }
 }
 
@@ -148,7 +161,10 @@ fn attach(path: &CStr) {
     // SAFETY: the path is NUL-terminated.
     let fd = unsafe { real::open(path.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC, 0) };
     if fd < 0 {
-        report::fatal(format_args!("could not open the map {path:?}: errno {}", real::errno()));
+        report::fatal(format_args!(
+            "could not open the map {path:?}: errno {}",
+            real::errno()
+        ));
     }
     let map = match MapView::map(fd, true) {
         Ok(map) => map,
@@ -157,7 +173,10 @@ fn attach(path: &CStr) {
     // SAFETY: opened above.
     unsafe { real::close(fd) };
     let Some(version) = tablespace_directory(map.header.major) else {
-        report::fatal(format_args!("the map {path:?} is for unknown PostgreSQL {}", map.header.major))
+        report::fatal(format_args!(
+            "the map {path:?} is for unknown PostgreSQL {}",
+            map.header.major
+        ))
     };
     if map.endpoint().is_none_or(|endpoint| endpoint.is_empty()) {
         report::fatal(format_args!("the map {path:?} names no page server"));
@@ -165,11 +184,18 @@ fn attach(path: &CStr) {
     let directory = match map.data_directory() {
         unknown if unknown.is_empty() => None,
         directory => match identity(directory) {
-            None => report::fatal(format_args!("the map's data directory {directory:?} is not there")),
+            None => report::fatal(format_args!(
+                "the map's data directory {directory:?} is not there"
+            )),
             known => known,
         },
     };
-    let attached = Attached { map, interrupts: postgres::interrupts(), version, directory };
+    let attached = Attached {
+        map,
+        interrupts: postgres::interrupts(),
+        version,
+        directory,
+    };
     // SAFETY: before `main`, with one thread, and READY is not set yet.
     unsafe { (*ATTACHED.0.get()).write(attached) };
     READY.store(true, Ordering::Release);

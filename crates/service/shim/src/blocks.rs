@@ -81,7 +81,9 @@ pub fn pause_ms(ms: i32) {
 pub fn claim_absent(word: &AtomicU32) -> bool {
     let value = word.load(SeqCst);
     state(value) == STATE_ABSENT
-        && word.compare_exchange(value, with_state(value, STATE_FILLING), SeqCst, SeqCst).is_ok()
+        && word
+            .compare_exchange(value, with_state(value, STATE_FILLING), SeqCst, SeqCst)
+            .is_ok()
 }
 
 /// Ends FILLING or EVICTING. Readers may set REFERENCED meanwhile; it is kept.
@@ -129,8 +131,9 @@ pub fn claim_overwrite(map: &MapView, word: &AtomicU32) -> Result<Overwrite, Stu
 }
 
 fn present_to_written(map: &MapView, word: &AtomicU32, value: u32) -> bool {
-    let won =
-        word.compare_exchange(value, with_state(value, STATE_WRITTEN), SeqCst, SeqCst).is_ok();
+    let won = word
+        .compare_exchange(value, with_state(value, STATE_WRITTEN), SeqCst, SeqCst)
+        .is_ok();
     if won {
         map.header.present.fetch_sub(1, SeqCst);
     }
@@ -161,7 +164,9 @@ pub fn keep_if_here(map: &MapView, word: &AtomicU32) -> Result<bool, Stuck> {
 pub fn cut(map: &MapView, entry: &MapEntry, from: u32) -> Result<(), Stuck> {
     let old = entry.base_blocks.fetch_min(from, SeqCst);
     for block in from..old {
-        let Some(word) = map.word(entry, block) else { break };
+        let Some(word) = map.word(entry, block) else {
+            break;
+        };
         // Absent words stay: whoever claims one from now on sees the lowered base and backs off.
         keep_if_here(map, word)?;
     }
@@ -175,7 +180,9 @@ pub fn cut(map: &MapView, entry: &MapEntry, from: u32) -> Result<(), Stuck> {
 /// [`Stuck`] when another process holds one for good.
 pub fn disown(map: &MapView, entry: &MapEntry, from: u32, to: u32) -> Result<(), Stuck> {
     for block in from..to {
-        let Some(word) = map.word(entry, block) else { break };
+        let Some(word) = map.word(entry, block) else {
+            break;
+        };
         if claim_overwrite(map, word)? == Overwrite::Claimed {
             release(word, STATE_WRITTEN);
         }
@@ -215,7 +222,9 @@ pub fn evicted(map: &MapView, words: &[AtomicU32]) {
         release_evicted(word);
     }
     map.header.present.fetch_sub(words.len() as u64, SeqCst);
-    map.header.stat_evicted.fetch_add(words.len() as u64, SeqCst);
+    map.header
+        .stat_evicted
+        .fetch_add(words.len() as u64, SeqCst);
 }
 
 /// Notes that a present block was read.

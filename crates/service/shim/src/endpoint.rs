@@ -16,7 +16,9 @@ pub fn connect(endpoint: &CStr, patience_ms: i64) -> Result<c_int, c_int> {
     if let Some(path) = text.strip_prefix(b"unix:") {
         return connect_unix(path, patience_ms);
     }
-    let Some(address) = text.strip_prefix(b"tcp:") else { return Err(libc::EINVAL) };
+    let Some(address) = text.strip_prefix(b"tcp:") else {
+        return Err(libc::EINVAL);
+    };
     connect_tcp(address, patience_ms)
 }
 
@@ -36,9 +38,18 @@ fn connect_unix(path: &[u8], patience_ms: i64) -> Result<c_int, c_int> {
 }
 
 fn connect_tcp(address: &[u8], patience_ms: i64) -> Result<c_int, c_int> {
-    let colon = address.iter().rposition(|byte| *byte == b':').ok_or(libc::EINVAL)?;
-    let (mut host, port) = (address.get(..colon).unwrap_or_default(), address.get(colon + 1..));
-    if let Some(bare) = host.strip_prefix(b"[").and_then(|host| host.strip_suffix(b"]")) {
+    let colon = address
+        .iter()
+        .rposition(|byte| *byte == b':')
+        .ok_or(libc::EINVAL)?;
+    let (mut host, port) = (
+        address.get(..colon).unwrap_or_default(),
+        address.get(colon + 1..),
+    );
+    if let Some(bare) = host
+        .strip_prefix(b"[")
+        .and_then(|host| host.strip_suffix(b"]"))
+    {
         host = bare;
     }
     let mut texts = [[0u8; 256]; 2];
@@ -57,7 +68,12 @@ fn connect_tcp(address: &[u8], patience_ms: i64) -> Result<c_int, c_int> {
     let [host, port] = &texts;
     // SAFETY: both texts are NUL-terminated; the list is freed below.
     let failed = unsafe {
-        libc::getaddrinfo(host.as_ptr().cast(), port.as_ptr().cast(), &raw const hints, &raw mut list)
+        libc::getaddrinfo(
+            host.as_ptr().cast(),
+            port.as_ptr().cast(),
+            &raw const hints,
+            &raw mut list,
+        )
     };
     if failed != 0 {
         return Err(libc::EHOSTUNREACH);
@@ -104,7 +120,10 @@ fn attempt(
     if fd < 0 {
         return Err(real::errno());
     }
-    let patience = timeval { tv_sec: patience_ms / 1000, tv_usec: patience_ms % 1000 * 1000 };
+    let patience = timeval {
+        tv_sec: patience_ms / 1000,
+        tv_usec: patience_ms % 1000 * 1000,
+    };
     set_option(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &patience);
     set_option(fd, libc::SOL_SOCKET, libc::SO_SNDTIMEO, &patience);
     // SAFETY: the address is valid for `len`.

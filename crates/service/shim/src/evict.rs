@@ -49,16 +49,21 @@ fn sweep(attached: &Attached, files: &mut LocalFiles, from: u64, to: u64) -> u64
             .get(word as usize)
             .is_some_and(|state| blocks::state(state.load(Ordering::Relaxed)) == STATE_PRESENT);
         let owner = if is_candidate { map.owner(word) } else { None };
-        let Some((index, entry)) = owner.and_then(|index| Some((index, attached.entry(index)?))) else {
+        let Some((index, entry)) = owner.and_then(|index| Some((index, attached.entry(index)?)))
+        else {
             word += 1;
             continue;
         };
         let first = (word - entry.states_start) as u32;
-        let Some(segment) = attached.segment_of(index, first) else { return freed };
+        let Some(segment) = attached.segment_of(index, first) else {
+            return freed;
+        };
         let entry_end = u64::from(entry.initial_blocks);
         let segment_end = u64::from(segment.first_block()) + u64::from(segment.blocks);
         let run_end = to.min(entry.states_start + entry_end.min(segment_end));
-        let Some(words) = map.states.get(word as usize..run_end as usize) else { return freed };
+        let Some(words) = map.states.get(word as usize..run_end as usize) else {
+            return freed;
+        };
         // The descriptor first: opening a file is no work to do while holding blocks.
         let Some(fd) = files.descriptor(attached, segment) else {
             word = run_end;
@@ -80,10 +85,18 @@ fn evict_run(
     fd: libc::c_int,
     segment_first: u32,
 ) -> (u64, u64) {
-    let taken = words.iter().take_while(|word| blocks::claim_victim(word) == Victim::Claimed).count();
-    let Some(claimed) = words.get(..taken) else { return (1, 0) };
+    let taken = words
+        .iter()
+        .take_while(|word| blocks::claim_victim(word) == Victim::Claimed)
+        .count();
+    let Some(claimed) = words.get(..taken) else {
+        return (1, 0);
+    };
     // Claimed first, base second: a truncation lowers the base first and looks at the words second.
-    let below = entry.base_blocks.load(Ordering::SeqCst).saturating_sub(first) as usize;
+    let below = entry
+        .base_blocks
+        .load(Ordering::SeqCst)
+        .saturating_sub(first) as usize;
     let (go, stay) = claimed.split_at(below.min(taken));
     for word in stay {
         blocks::release(word, STATE_PRESENT);

@@ -43,10 +43,18 @@ fn slot(fd: c_int) -> Option<&'static AtomicU64> {
 pub fn governed(fd: c_int) -> Option<Governed> {
     let word = slot(fd)?.load(Ordering::Relaxed);
     let entry = (word as u32).checked_sub(1)?;
-    let blocks = if word & SLRU != 0 { SLRU_SEGMENT_PAGES } else { RELATION_SEGMENT_BLOCKS };
+    let blocks = if word & SLRU != 0 {
+        SLRU_SEGMENT_PAGES
+    } else {
+        RELATION_SEGMENT_BLOCKS
+    };
     let number = (word >> 32) as u32 & 0xFF_FFFF;
     Some(Governed {
-        segment: Segment { entry, number, blocks },
+        segment: Segment {
+            entry,
+            number,
+            blocks,
+        },
         writable: word & WRITABLE != 0,
         append: word & APPEND != 0,
     })
@@ -55,12 +63,22 @@ pub fn governed(fd: c_int) -> Option<Governed> {
 /// Notes what an `open` returned; false when the table has no slot for it.
 #[must_use]
 pub fn opened(fd: c_int, segment: Option<Segment>, flags: c_int) -> bool {
-    let Some(slot) = slot(fd) else { return segment.is_none() };
+    let Some(slot) = slot(fd) else {
+        return segment.is_none();
+    };
     let word = segment.map_or(0, |segment| {
         let mut word = u64::from(segment.entry) + 1 | u64::from(segment.number & 0xFF_FFFF) << 32;
         word |= if segment.is_slru() { SLRU } else { 0 };
-        word |= if flags & libc::O_ACCMODE == libc::O_RDONLY { 0 } else { WRITABLE };
-        word | if flags & libc::O_APPEND == 0 { 0 } else { APPEND }
+        word |= if flags & libc::O_ACCMODE == libc::O_RDONLY {
+            0
+        } else {
+            WRITABLE
+        };
+        word | if flags & libc::O_APPEND == 0 {
+            0
+        } else {
+            APPEND
+        }
     });
     slot.store(word, Ordering::Relaxed);
     true

@@ -57,7 +57,9 @@ pub unsafe fn fetch(
     demand: &mut Demand<'_>,
     mut ahead: Option<Range<u32>>,
 ) -> Result<(), c_int> {
-    let Some(entry) = attached.entry(demand.segment.entry) else { return Err(libc::EIO) };
+    let Some(entry) = attached.entry(demand.segment.entry) else {
+        return Err(libc::EIO);
+    };
     let mut waiting = Waiting(None);
     let mut progress_ms = now_ms();
     let result = loop {
@@ -89,11 +91,21 @@ pub unsafe fn fetch(
         let timeout = attached.map.header.read_timeout_ms;
         let waited = now_ms() - progress_ms;
         if attached.interrupts.pending() {
-            explain(attached, entry, demand, "given up, because it was cancelled");
+            explain(
+                attached,
+                entry,
+                demand,
+                "given up, because it was cancelled",
+            );
             break Err(libc::EIO);
         }
         if timeout > 0 && waited > timeout as i64 {
-            explain(attached, entry, demand, "given up: the storage node does not answer");
+            explain(
+                attached,
+                entry,
+                demand,
+                "given up: the storage node does not answer",
+            );
             break Err(libc::EIO);
         }
         if waited > 1000 && session.tell_once() {
@@ -101,7 +113,11 @@ pub unsafe fn fetch(
         }
     };
     if result.is_err() {
-        attached.map.header.stat_errors.fetch_add(1, Ordering::Relaxed);
+        attached
+            .map
+            .header
+            .stat_errors
+            .fetch_add(1, Ordering::Relaxed);
     }
     result
 }
@@ -161,7 +177,10 @@ fn request_missing(
         if count > 0 {
             let lsn = attached.map.header.start_lsn;
             session.expect_reply();
-            match session.requests.register(index, entry, first, count, lsn, true) {
+            match session
+                .requests
+                .register(index, entry, first, count, lsn, true)
+            {
                 Some(get) => session.enqueue_request(&get),
                 // All requests are busy: their answers come first.
                 None => return,
@@ -189,16 +208,21 @@ fn request_ahead(
     let mut block = range.start;
     while block < end {
         let mut count = 0;
-        while count < u32::from(MAX_BLOCKS) && block + count < end && wanted(session, block + count) {
+        while count < u32::from(MAX_BLOCKS) && block + count < end && wanted(session, block + count)
+        {
             count += 1;
         }
         if count > 0 {
-            if session.requests.free() <= RESERVED_REQUESTS || session.requests.ahead >= MOST_AHEAD {
+            if session.requests.free() <= RESERVED_REQUESTS || session.requests.ahead >= MOST_AHEAD
+            {
                 return;
             }
             session.expect_reply();
             let lsn = attached.map.header.start_lsn;
-            if let Some(get) = session.requests.register(index, entry, block, count, lsn, false) {
+            if let Some(get) = session
+                .requests
+                .register(index, entry, block, count, lsn, false)
+            {
                 session.enqueue_request(&get);
             }
         }
@@ -208,11 +232,14 @@ fn request_ahead(
 
 /// Read-ahead and advice: asks for what is absent of a range of an entry's blocks. Never waits.
 pub fn prefetch(session: &mut Session, attached: &Attached, index: u32, range: Range<u32>) {
-    let Some(entry) = attached.entry(index) else { return };
+    let Some(entry) = attached.entry(index) else {
+        return;
+    };
     let absent = range.clone().any(|block| {
-        attached.map.word(entry, block).is_some_and(|word| {
-            blocks::state(word.load(Ordering::Relaxed)) == STATE_ABSENT
-        })
+        attached
+            .map
+            .word(entry, block)
+            .is_some_and(|word| blocks::state(word.load(Ordering::Relaxed)) == STATE_ABSENT)
     });
     if !absent || !session.is_usable(attached) {
         return;
@@ -253,9 +280,13 @@ pub fn own(
     writable: bool,
     range: Range<u32>,
 ) -> Result<(), c_int> {
-    let Some(entry) = attached.entry(segment.entry) else { return Err(libc::EIO) };
+    let Some(entry) = attached.entry(segment.entry) else {
+        return Err(libc::EIO);
+    };
     for block in range {
-        let Some(word) = attached.map.word(entry, block) else { break };
+        let Some(word) = attached.map.word(entry, block) else {
+            break;
+        };
         while block < entry.base_blocks.load(Ordering::SeqCst)
             && !blocks::keep_if_here(&attached.map, word).map_err(|_| libc::EIO)?
         {

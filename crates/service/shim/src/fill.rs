@@ -36,10 +36,17 @@ impl Run {
     #[must_use]
     pub const fn new() -> Run {
         Run {
-            segment: Segment { entry: 0, number: 0, blocks: 1 },
+            segment: Segment {
+                entry: 0,
+                number: 0,
+                blocks: 1,
+            },
             first: 0,
             count: 0,
-            pages: [iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; RUN_PAGES],
+            pages: [iovec {
+                iov_base: std::ptr::null_mut(),
+                iov_len: 0,
+            }; RUN_PAGES],
         }
     }
 
@@ -58,7 +65,10 @@ impl Run {
             (self.segment, self.first) = (segment, block);
         }
         if let Some(slot) = self.pages.get_mut(self.count) {
-            *slot = iovec { iov_base: page.cast_mut().cast(), iov_len: BLOCK_BYTES };
+            *slot = iovec {
+                iov_base: page.cast_mut().cast(),
+                iov_len: BLOCK_BYTES,
+            };
             self.count += 1;
         }
     }
@@ -100,8 +110,12 @@ pub unsafe fn settle(
     run: &Run,
     mut demand: Option<&mut Demand<'_>>,
 ) {
-    let Some(entry) = attached.entry(run.segment.entry) else { return };
-    let own = demand.as_ref().filter(|demand| demand.writable && demand.segment == run.segment);
+    let Some(entry) = attached.entry(run.segment.entry) else {
+        return;
+    };
+    let own = demand
+        .as_ref()
+        .filter(|demand| demand.writable && demand.segment == run.segment);
     let own = own.map(|demand| demand.fd);
     let fd = own.or_else(|| files.descriptor(attached, run.segment));
     let error = match fd {
@@ -109,7 +123,9 @@ pub unsafe fn settle(
         Some(fd) => unsafe { write_absent(attached, entry, run, fd) },
         None => real::errno(),
     };
-    if error != 0 && let Some(demand) = demand.as_mut() {
+    if error != 0
+        && let Some(demand) = demand.as_mut()
+    {
         demand.local_error = error;
     }
     if let Some(demand) = demand {
@@ -130,11 +146,17 @@ pub unsafe fn settle(
 unsafe fn write_absent(attached: &Attached, entry: &MapEntry, run: &Run, fd: c_int) -> c_int {
     let mut claimed = BlockSet::default();
     for index in 0..run.count as u32 {
-        let Some(word) = attached.map.word(entry, run.first + index) else { break };
+        let Some(word) = attached.map.word(entry, run.first + index) else {
+            break;
+        };
         if blocks::claim_absent(word) {
             claimed.insert(index);
         } else {
-            attached.map.header.stat_dropped.fetch_add(1, Ordering::Relaxed);
+            attached
+                .map
+                .header
+                .stat_dropped
+                .fetch_add(1, Ordering::Relaxed);
         }
     }
     // Claimed first, base second: a truncation lowers the base first and looks at the words second.
@@ -142,14 +164,24 @@ unsafe fn write_absent(attached: &Attached, entry: &MapEntry, run: &Run, fd: c_i
     let mut error = 0;
     let mut from = claimed.next(0);
     while let Some(start) = from {
-        let end = (start..).find(|index| !claimed.contains(*index)).unwrap_or(start + 1);
+        let end = (start..)
+            .find(|index| !claimed.contains(*index))
+            .unwrap_or(start + 1);
         let below = base.saturating_sub(run.first).clamp(start, end);
         // SAFETY: the caller's promise.
         let (written, errno) = unsafe { write_run(run, fd, start, below) };
         error = if errno == 0 { error } else { errno };
-        attached.map.header.present.fetch_add(u64::from(written), Ordering::SeqCst);
+        attached
+            .map
+            .header
+            .present
+            .fetch_add(u64::from(written), Ordering::SeqCst);
         for index in start..end {
-            let state = if index < start + written { STATE_PRESENT } else { STATE_ABSENT };
+            let state = if index < start + written {
+                STATE_PRESENT
+            } else {
+                STATE_ABSENT
+            };
             if let Some(word) = attached.map.word(entry, run.first + index) {
                 if state == STATE_PRESENT {
                     let value = word.load(Ordering::Relaxed);
@@ -165,7 +197,9 @@ unsafe fn write_absent(attached: &Attached, entry: &MapEntry, run: &Run, fd: c_i
 
 /// Writes the pages `start..end` of a run. Returns whole pages written, and errno if not all were.
 unsafe fn write_run(run: &Run, fd: c_int, start: u32, end: u32) -> (u32, c_int) {
-    let Some(pages) = run.pages.get(start as usize..end as usize) else { return (0, 0) };
+    let Some(pages) = run.pages.get(start as usize..end as usize) else {
+        return (0, 0);
+    };
     if pages.is_empty() {
         return (0, 0);
     }
@@ -176,7 +210,11 @@ unsafe fn write_run(run: &Run, fd: c_int, start: u32, end: u32) -> (u32, c_int) 
         let wrote = unsafe { real::pwritev(fd, pages.as_ptr(), pages.len() as c_int, at) };
         if wrote >= 0 {
             let whole = (wrote as usize / BLOCK_BYTES) as u32;
-            let error = if whole == end - start { 0 } else { libc::ENOSPC };
+            let error = if whole == end - start {
+                0
+            } else {
+                libc::ENOSPC
+            };
             return (whole, error);
         }
         if real::errno() != libc::EINTR {
@@ -193,11 +231,15 @@ unsafe fn deliver(attached: &Attached, entry: &MapEntry, run: &Run, demand: &mut
     }
     for (index, page) in run.pages.iter().take(run.count).enumerate() {
         let block = run.first + index as u32;
-        let Some(bit) = block.checked_sub(demand.first) else { continue };
+        let Some(bit) = block.checked_sub(demand.first) else {
+            continue;
+        };
         if !demand.missing.contains(bit) {
             continue;
         }
-        let Some(word) = attached.map.word(entry, block) else { continue };
+        let Some(word) = attached.map.word(entry, block) else {
+            continue;
+        };
         let value = word.load(Ordering::SeqCst);
         let is_storages = block < entry.base_blocks.load(Ordering::SeqCst)
             && blocks::state(value) != STATE_WRITTEN;
@@ -206,9 +248,8 @@ unsafe fn deliver(attached: &Attached, entry: &MapEntry, run: &Run, demand: &mut
             Some(_) if !is_storages => {}
             Some(target) => {
                 // SAFETY: the page is valid, by the caller's promise, and this long.
-                let bytes = unsafe {
-                    std::slice::from_raw_parts(page.iov_base.cast::<u8>(), page.iov_len)
-                };
+                let bytes =
+                    unsafe { std::slice::from_raw_parts(page.iov_base.cast::<u8>(), page.iov_len) };
                 let at = block_at(block - run.segment.first_block());
                 // SAFETY: the demand's target is valid, by the caller's promise.
                 unsafe { target.put(at, bytes) };
@@ -228,7 +269,9 @@ unsafe fn deliver(attached: &Attached, entry: &MapEntry, run: &Run, demand: &mut
 /// # Safety
 /// The demand's target and descriptor are valid.
 pub unsafe fn take_local(attached: &Attached, demand: &mut Demand<'_>) -> Result<(), c_int> {
-    let Some(entry) = attached.entry(demand.segment.entry) else { return Err(libc::EIO) };
+    let Some(entry) = attached.entry(demand.segment.entry) else {
+        return Err(libc::EIO);
+    };
     let mut next = demand.missing.next(0);
     while let Some(bit) = next {
         let block = demand.first + bit;
@@ -236,7 +279,8 @@ pub unsafe fn take_local(attached: &Attached, demand: &mut Demand<'_>) -> Result
         match (attached.map.word(entry, block), &demand.target) {
             (None, None) => demand.missing.remove(bit),
             (word, None) => {
-                if is_local || word.is_some_and(|word| blocks::is_here(word.load(Ordering::SeqCst))) {
+                if is_local || word.is_some_and(|word| blocks::is_here(word.load(Ordering::SeqCst)))
+                {
                     demand.missing.remove(bit);
                 }
             }
@@ -265,7 +309,9 @@ pub unsafe fn take_local(attached: &Attached, demand: &mut Demand<'_>) -> Result
 /// Reads one block of the local file into a demand's target; returns how many bytes of the target exist
 /// as far as this block tells.
 unsafe fn reread(demand: &Demand<'_>, block: u32) -> Result<usize, c_int> {
-    let Some(target) = demand.target else { return Ok(usize::MAX) };
+    let Some(target) = demand.target else {
+        return Ok(usize::MAX);
+    };
     let _keep = real::KeepErrno::new();
     let mut page = [0u8; BLOCK_BYTES];
     let at = block_at(block - demand.segment.first_block());

@@ -36,7 +36,14 @@ impl<'a> Buffers<'a> {
     #[must_use]
     pub fn one(buf: *mut libc::c_void, len: usize) -> Buffers<'a> {
         let len = len.min((MAX_CALL_BLOCKS - 1) * BLOCK_BYTES);
-        Buffers { single: [iovec { iov_base: buf, iov_len: len }], vectors: &[], len }
+        Buffers {
+            single: [iovec {
+                iov_base: buf,
+                iov_len: len,
+            }],
+            vectors: &[],
+            len,
+        }
     }
 
     /// Several buffers; only the first when together they are more than one call handles.
@@ -46,25 +53,37 @@ impl<'a> Buffers<'a> {
     #[must_use]
     pub unsafe fn several(iov: *const iovec, count: c_int) -> Buffers<'a> {
         let empty = Buffers::one(std::ptr::null_mut(), 0);
-        let Ok(count) = usize::try_from(count) else { return empty };
+        let Ok(count) = usize::try_from(count) else {
+            return empty;
+        };
         if iov.is_null() || count == 0 {
             return empty;
         }
         // SAFETY: the caller's promise.
         let vectors = unsafe { std::slice::from_raw_parts(iov, count) };
-        let len = vectors.iter().fold(0usize, |sum, vector| sum.saturating_add(vector.iov_len));
+        let len = vectors
+            .iter()
+            .fold(0usize, |sum, vector| sum.saturating_add(vector.iov_len));
         match vectors.iter().find(|vector| vector.iov_len > 0) {
             Some(first) if len > (MAX_CALL_BLOCKS - 1) * BLOCK_BYTES => {
                 Buffers::one(first.iov_base, first.iov_len)
             }
-            _ => Buffers { single: empty.single, vectors, len },
+            _ => Buffers {
+                single: empty.single,
+                vectors,
+                len,
+            },
         }
     }
 
     /// The buffers.
     #[must_use]
     pub fn vectors(&self) -> &[iovec] {
-        if self.vectors.is_empty() { &self.single } else { self.vectors }
+        if self.vectors.is_empty() {
+            &self.single
+        } else {
+            self.vectors
+        }
     }
 
     unsafe fn pread(&self, fd: c_int, at: i64) -> ssize_t {
@@ -115,9 +134,10 @@ pub unsafe fn read(
     at: i64,
 ) -> ssize_t {
     let segment = file.segment;
-    let (Some(entry), Some((first, last))) =
-        (attached.entry(segment.entry), touched(&segment, at, buffers.len))
-    else {
+    let (Some(entry), Some((first, last))) = (
+        attached.entry(segment.entry),
+        touched(&segment, at, buffers.len),
+    ) else {
         // SAFETY: the caller's promise.
         return unsafe { buffers.pread(fd, at) };
     };
@@ -145,7 +165,9 @@ pub unsafe fn read(
         // SAFETY: the caller's promise.
         got = unsafe { buffers.pread(fd, at) };
     }
-    let Some((_, last_got)) = usize::try_from(got).ok().and_then(|got| touched(&segment, at, got))
+    let Some((_, last_got)) = usize::try_from(got)
+        .ok()
+        .and_then(|got| touched(&segment, at, got))
     else {
         return got;
     };
@@ -161,7 +183,11 @@ pub unsafe fn read(
         segment,
         first,
         missing,
-        target: Some(Target { buffers: buffers.vectors(), at, len: got as usize }),
+        target: Some(Target {
+            buffers: buffers.vectors(),
+            at,
+            len: got as usize,
+        }),
         fd,
         writable: file.writable,
         available: got as usize,
@@ -186,7 +212,9 @@ unsafe fn finish_read(
             None
         } else {
             let base = entry.base_blocks.load(Ordering::Relaxed);
-            session.readahead.note(index, first, count, base, window_limit(attached))
+            session
+                .readahead
+                .note(index, first, count, base, window_limit(attached))
         };
         if demand.missing.is_empty() {
             if let Some(ahead) = ahead {
@@ -211,7 +239,11 @@ fn window_limit(attached: &Attached) -> u32 {
 fn note_hits(session: &mut Session, attached: &Attached, hits: u64) {
     session.hits += hits;
     if session.hits >= HITS_BATCH {
-        attached.map.header.stat_hits.fetch_add(session.hits, Ordering::Relaxed);
+        attached
+            .map
+            .header
+            .stat_hits
+            .fetch_add(session.hits, Ordering::Relaxed);
         session.hits = 0;
     }
 }
@@ -228,9 +260,10 @@ pub unsafe fn write(
     at: i64,
 ) -> ssize_t {
     let segment = file.segment;
-    let (Some(entry), Some((first, last))) =
-        (attached.entry(segment.entry), touched(&segment, at, buffers.len))
-    else {
+    let (Some(entry), Some((first, last))) = (
+        attached.entry(segment.entry),
+        touched(&segment, at, buffers.len),
+    ) else {
         // SAFETY: the caller's promise.
         return unsafe { buffers.pwrite(fd, at) };
     };
@@ -241,12 +274,20 @@ pub unsafe fn write(
     let end = at + buffers.len as i64;
     let block_of = |block: u32| block_at(block - segment.first_block());
     // Blocks that keep some of their bytes need the rest of them first.
-    for (block, is_part) in
-        [(first, block_of(first) < at), (last, block_of(last) + BLOCK_BYTES as i64 > end)]
-    {
+    for (block, is_part) in [
+        (first, block_of(first) < at),
+        (last, block_of(last) + BLOCK_BYTES as i64 > end),
+    ] {
         if is_part
             && let Err(errno) = session::with(|session| {
-                fetch::own(session, attached, segment, fd, file.writable, block..block + 1)
+                fetch::own(
+                    session,
+                    attached,
+                    segment,
+                    fd,
+                    file.writable,
+                    block..block + 1,
+                )
             })
         {
             return fail(errno);
@@ -257,7 +298,9 @@ pub unsafe fn write(
         if block >= entry.base_blocks.load(Ordering::SeqCst) {
             break;
         }
-        let Some(word) = attached.map.word(entry, block) else { break };
+        let Some(word) = attached.map.word(entry, block) else {
+            break;
+        };
         match blocks::claim_overwrite(&attached.map, word) {
             Ok(Overwrite::Claimed) => held.insert(block - first),
             Ok(Overwrite::Written) => {}
@@ -281,7 +324,11 @@ fn release_held(attached: &Attached, entry: &MapEntry, first: u32, held: &BlockS
     let mut next = held.next(0);
     while let Some(bit) = next {
         if let Some(word) = attached.map.word(entry, first + bit) {
-            let state = if first + bit < whole { STATE_WRITTEN } else { STATE_ABSENT };
+            let state = if first + bit < whole {
+                STATE_WRITTEN
+            } else {
+                STATE_ABSENT
+            };
             blocks::release(word, state);
         }
         next = held.next(bit + 1);
@@ -293,8 +340,12 @@ fn release_held(attached: &Attached, entry: &MapEntry, first: u32, held: &BlockS
 /// # Errors
 /// An errno.
 pub fn cut(attached: &Attached, segment: &Segment, fd: c_int, len: i64) -> Result<(), c_int> {
-    let Some(entry) = attached.entry(segment.entry) else { return Err(libc::EIO) };
-    let Ok(len) = u64::try_from(len) else { return Ok(()) };
+    let Some(entry) = attached.entry(segment.entry) else {
+        return Err(libc::EIO);
+    };
+    let Ok(len) = u64::try_from(len) else {
+        return Ok(());
+    };
     let keep = len.div_ceil(BLOCK_BYTES as u64);
     if keep >= u64::from(segment.blocks) {
         return Ok(());
@@ -307,7 +358,12 @@ pub fn cut(attached: &Attached, segment: &Segment, fd: c_int, len: i64) -> Resul
         })?;
     }
     let done = if segment.is_slru() {
-        blocks::disown(&attached.map, entry, from, segment.first_block() + segment.blocks)
+        blocks::disown(
+            &attached.map,
+            entry,
+            from,
+            segment.first_block() + segment.blocks,
+        )
     } else {
         blocks::cut(&attached.map, entry, from)
     };
@@ -318,12 +374,7 @@ pub fn cut(attached: &Attached, segment: &Segment, fd: c_int, len: i64) -> Resul
 ///
 /// # Errors
 /// An errno.
-pub fn own_range(
-    attached: &Attached,
-    segment: &Segment,
-    at: i64,
-    len: i64,
-) -> Result<(), c_int> {
+pub fn own_range(attached: &Attached, segment: &Segment, at: i64, len: i64) -> Result<(), c_int> {
     let Some((first, last)) = touched(segment, at, usize::try_from(len).unwrap_or(0)) else {
         return Ok(());
     };
@@ -332,7 +383,9 @@ pub fn own_range(
 
 /// `posix_fadvise(WILLNEED)` of a governed file.
 pub fn advise(attached: &Attached, segment: &Segment, at: i64, len: i64) {
-    let Some((first, last)) = touched(segment, at, usize::try_from(len).unwrap_or(0)) else { return };
+    let Some((first, last)) = touched(segment, at, usize::try_from(len).unwrap_or(0)) else {
+        return;
+    };
     if segment.is_slru() {
         return;
     }

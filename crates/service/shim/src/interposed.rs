@@ -33,7 +33,9 @@ fn fail(errno: c_int) -> c_int {
 }
 
 unsafe fn opened(path: *const c_char, flags: c_int, open: impl FnOnce() -> c_int) -> c_int {
-    let Some(attached) = attached() else { return open() };
+    let Some(attached) = attached() else {
+        return open();
+    };
     // SAFETY: the caller's promise.
     let segment = unsafe { attached.governs(path) };
     if let Some(segment) = segment
@@ -59,7 +61,11 @@ unsafe fn open_at(dir: c_int, path: *const c_char, flags: c_int, mode: c_uint) -
         return unsafe { opened(path, flags, || real::openat(dir, path, flags, mode)) };
     }
     // SAFETY: the caller's promise. A path relative to a descriptor is none of PostgreSQL's own.
-    unsafe { opened(std::ptr::null(), flags, || real::openat(dir, path, flags, mode)) }
+    unsafe {
+        opened(std::ptr::null(), flags, || {
+            real::openat(dir, path, flags, mode)
+        })
+    }
 }
 
 unsafe fn read_at(fd: c_int, buffers: &Buffers<'_>, at: off_t) -> Option<ssize_t> {
@@ -99,7 +105,9 @@ unsafe fn at_offset(
 
 unsafe fn cut_file(fd: c_int, len: off_t) -> Option<c_int> {
     let (attached, file) = governed_file(fd)?;
-    governed::cut(attached, &file.segment, fd, len).err().map(fail)
+    governed::cut(attached, &file.segment, fd, len)
+        .err()
+        .map(fail)
 }
 
 unsafe fn cut_path(path: *const c_char, len: off_t) -> Option<c_int> {
@@ -114,8 +122,14 @@ unsafe fn moved(from: *const c_char, to: *const c_char) -> Option<c_int> {
     // SAFETY: the caller's promise.
     if let Some((attached, segment)) = unsafe { governed_path(from) } {
         let bytes = i64::from(segment.blocks) * crate::blocks::BLOCK_BYTES as i64;
-        let blocks = attached.entry(segment.entry).map_or(0, |entry| entry.initial_blocks);
-        let held = i64::from(blocks.saturating_sub(segment.first_block()).min(segment.blocks));
+        let blocks = attached
+            .entry(segment.entry)
+            .map_or(0, |entry| entry.initial_blocks);
+        let held = i64::from(
+            blocks
+                .saturating_sub(segment.first_block())
+                .min(segment.blocks),
+        );
         let len = bytes.min(held * crate::blocks::BLOCK_BYTES as i64);
         let done = governed::own_range(attached, &segment, 0, len)
             .and_then(|()| governed::cut(attached, &segment, -1, 0));
@@ -148,7 +162,9 @@ unsafe fn copy_range(
             None => interposed_read(from, page.as_mut_ptr().cast(), take),
         }
     };
-    let Ok(take) = usize::try_from(got) else { return Some(got) };
+    let Ok(take) = usize::try_from(got) else {
+        return Some(got);
+    };
     if take == 0 {
         return Some(0);
     }
@@ -179,7 +195,9 @@ unsafe fn copy_range(
 unsafe fn interposed_read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
     // SAFETY: the caller's promise.
     let governed = unsafe {
-        at_offset(fd, libc::SEEK_CUR, |at| read_at(fd, &Buffers::one(buf, len), at))
+        at_offset(fd, libc::SEEK_CUR, |at| {
+            read_at(fd, &Buffers::one(buf, len), at)
+        })
     };
     // SAFETY: the caller's promise.
     governed.unwrap_or_else(|| unsafe { real::read(fd, buf, len) })
@@ -187,10 +205,16 @@ unsafe fn interposed_read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
 
 unsafe fn interposed_write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t {
     let append = fds::governed(fd).is_some_and(|file| file.append);
-    let whence = if append { libc::SEEK_END } else { libc::SEEK_CUR };
+    let whence = if append {
+        libc::SEEK_END
+    } else {
+        libc::SEEK_CUR
+    };
     // SAFETY: the caller's promise; a write does not change the buffer.
     let governed = unsafe {
-        at_offset(fd, whence, |at| write_at(fd, &Buffers::one(buf.cast_mut(), len), at))
+        at_offset(fd, whence, |at| {
+            write_at(fd, &Buffers::one(buf.cast_mut(), len), at)
+        })
     };
     // SAFETY: the caller's promise.
     governed.unwrap_or_else(|| unsafe { real::write(fd, buf, len) })

@@ -30,14 +30,25 @@ impl LocalFiles {
     /// None open.
     #[must_use]
     pub const fn new() -> LocalFiles {
-        LocalFiles { cached: [Cached { segment: None, fd: 0, used: 0 }; CACHED], clock: 0 }
+        LocalFiles {
+            cached: [Cached {
+                segment: None,
+                fd: 0,
+                used: 0,
+            }; CACHED],
+            clock: 0,
+        }
     }
 
     /// A descriptor for writing the segment; `None` when it cannot be opened.
     pub fn descriptor(&mut self, attached: &Attached, segment: Segment) -> Option<c_int> {
         self.clock += 1;
         let clock = self.clock;
-        if let Some(hit) = self.cached.iter_mut().find(|slot| slot.segment == Some(segment)) {
+        if let Some(hit) = self
+            .cached
+            .iter_mut()
+            .find(|slot| slot.segment == Some(segment))
+        {
             hit.used = clock;
             return Some(hit.fd);
         }
@@ -54,7 +65,11 @@ impl LocalFiles {
             // SAFETY: the shim's own descriptor.
             unsafe { real::close(slot.fd) };
         }
-        *slot = Cached { segment: Some(segment), fd, used: clock };
+        *slot = Cached {
+            segment: Some(segment),
+            fd,
+            used: clock,
+        };
         Some(fd)
     }
 
@@ -62,7 +77,11 @@ impl LocalFiles {
     pub fn forget(&mut self, fd: c_int) {
         for slot in &mut self.cached {
             if slot.segment.is_some() && slot.fd == fd {
-                *slot = Cached { segment: None, fd: 0, used: 0 };
+                *slot = Cached {
+                    segment: None,
+                    fd: 0,
+                    used: 0,
+                };
             }
         }
     }

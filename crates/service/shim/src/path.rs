@@ -15,8 +15,12 @@ const DEFAULT_TABLESPACE: u32 = 1663;
 /// Tablespace `pg_global`.
 const GLOBAL_TABLESPACE: u32 = 1664;
 
-const SLRU_DIRECTORIES: [(&str, u32); 4] =
-    [("pg_xact/", 1), ("pg_multixact/offsets/", 2), ("pg_multixact/members/", 3), ("pg_commit_ts/", 4)];
+const SLRU_DIRECTORIES: [(&str, u32); 4] = [
+    ("pg_xact/", 1),
+    ("pg_multixact/offsets/", 2),
+    ("pg_multixact/members/", 3),
+    ("pg_commit_ts/", 4),
+];
 
 /// A segment file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +44,9 @@ fn number(text: &[u8]) -> Option<(u32, &[u8])> {
     if front.is_empty() || front.len() > 10 || (front.len() > 1 && front.first() == Some(&b'0')) {
         return None;
     }
-    let value = front.iter().fold(0u64, |sum, digit| sum * 10 + u64::from(digit - b'0'));
+    let value = front
+        .iter()
+        .fold(0u64, |sum, digit| sum * 10 + u64::from(digit - b'0'));
     Some((u32::try_from(value).ok()?, rest))
 }
 
@@ -64,8 +70,13 @@ fn relation_file(space: u32, db: u32, text: &[u8]) -> Option<SegmentName> {
         },
     };
     // Beyond this the block number would not fit 32 bits.
-    (segment < u32::MAX / RELATION_SEGMENT_BLOCKS)
-        .then_some(SegmentName { space, db, rel, fork, segment })
+    (segment < u32::MAX / RELATION_SEGMENT_BLOCKS).then_some(SegmentName {
+        space,
+        db,
+        rel,
+        fork,
+        segment,
+    })
 }
 
 fn slru_file(slru: u32, text: &[u8]) -> Option<SegmentName> {
@@ -81,7 +92,13 @@ fn slru_file(slru: u32, text: &[u8]) -> Option<SegmentName> {
         };
         segment = segment * 16 + u32::from(digit);
     }
-    Some(SegmentName { space: 0, db: 0, rel: slru, fork: 0, segment })
+    Some(SegmentName {
+        space: 0,
+        db: 0,
+        rel: slru,
+        fork: 0,
+        segment,
+    })
 }
 
 /// The segment that `path`, relative to the data directory, names.
@@ -103,9 +120,9 @@ pub fn parse(path: &[u8]) -> Option<SegmentName> {
         let (db, rest) = number(rest.get(end + 1..)?)?;
         return relation_file(space, db, slash(rest)?);
     }
-    SLRU_DIRECTORIES.iter().find_map(|(directory, slru)| {
-        slru_file(*slru, path.strip_prefix(directory.as_bytes())?)
-    })
+    SLRU_DIRECTORIES
+        .iter()
+        .find_map(|(directory, slru)| slru_file(*slru, path.strip_prefix(directory.as_bytes())?))
 }
 
 /// A path composed on the stack, NUL-terminated.
@@ -126,7 +143,10 @@ impl PathBuffer {
         if self.len + text.len() >= self.bytes.len() {
             return Err(fmt::Error);
         }
-        self.bytes.get_mut(self.len..self.len + text.len()).ok_or(fmt::Error)?.copy_from_slice(text);
+        self.bytes
+            .get_mut(self.len..self.len + text.len())
+            .ok_or(fmt::Error)?
+            .copy_from_slice(text);
         self.len += text.len();
         Ok(())
     }
@@ -141,12 +161,21 @@ impl PathBuffer {
     /// tablespaces' version directory. `None` when it does not fit or the name is no segment's.
     #[must_use]
     pub fn of(name: &SegmentName, directory: &[u8], version: &str) -> Option<PathBuffer> {
-        let mut path = PathBuffer { bytes: [0; 1280], len: 0 };
+        let mut path = PathBuffer {
+            bytes: [0; 1280],
+            len: 0,
+        };
         if !directory.is_empty() {
             path.push(directory).ok()?;
             path.push(b"/").ok()?;
         }
-        let SegmentName { space, db, rel, fork, segment } = *name;
+        let SegmentName {
+            space,
+            db,
+            rel,
+            fork,
+            segment,
+        } = *name;
         match space {
             0 => {
                 let (directory, _) = SLRU_DIRECTORIES.iter().find(|(_, slru)| *slru == rel)?;
@@ -157,7 +186,8 @@ impl PathBuffer {
             GLOBAL_TABLESPACE => write!(path, "global/{rel}").ok()?,
             _ => write!(path, "pg_tblspc/{space}/{version}/{db}/{rel}").ok()?,
         }
-        path.push(["", "_fsm", "_vm", "_init"].get(fork as usize)?.as_bytes()).ok()?;
+        path.push(["", "_fsm", "_vm", "_init"].get(fork as usize)?.as_bytes())
+            .ok()?;
         if segment > 0 {
             write!(path, ".{segment}").ok()?;
         }
@@ -170,7 +200,13 @@ mod tests {
     use super::*;
 
     fn name(space: u32, db: u32, rel: u32, fork: u32, segment: u32) -> SegmentName {
-        SegmentName { space, db, rel, fork, segment }
+        SegmentName {
+            space,
+            db,
+            rel,
+            fork,
+            segment,
+        }
     }
 
     #[test]
@@ -181,9 +217,15 @@ mod tests {
             ("base/5/16384_fsm", name(1663, 5, 16384, 1, 0)),
             ("base/5/16384_vm.12", name(1663, 5, 16384, 2, 12)),
             ("base/5/16384_init", name(1663, 5, 16384, 3, 0)),
-            ("base/4294967295/4294967295", name(1663, u32::MAX, u32::MAX, 0, 0)),
+            (
+                "base/4294967295/4294967295",
+                name(1663, u32::MAX, u32::MAX, 0, 0),
+            ),
             ("global/1262", name(1664, 0, 1262, 0, 0)),
-            ("pg_tblspc/16400/PG_15_202209061/5/16401_vm", name(16400, 5, 16401, 2, 0)),
+            (
+                "pg_tblspc/16400/PG_15_202209061/5/16401_vm",
+                name(16400, 5, 16401, 2, 0),
+            ),
             ("pg_xact/0000", name(0, 0, 1, 0, 0)),
             ("pg_multixact/offsets/00FF", name(0, 0, 2, 0, 255)),
             ("pg_multixact/members/14078", name(0, 0, 3, 0, 0x14078)),
@@ -193,18 +235,39 @@ mod tests {
             let written = PathBuffer::of(&expected, b"", "PG_15_202209061").unwrap();
             assert_eq!(&written.bytes[..written.len], text.as_bytes());
             let below = PathBuffer::of(&expected, b"/data", "PG_15_202209061").unwrap();
-            assert_eq!(&below.bytes[..below.len], format!("/data/{text}").as_bytes());
+            assert_eq!(
+                &below.bytes[..below.len],
+                format!("/data/{text}").as_bytes()
+            );
         }
     }
 
     #[test]
     fn other_files_are_left_alone() {
         for text in [
-            "base/5/t3_16384", "base/5/pg_filenode.map", "base/5/16384_fsm2", "base/5/16384.0",
-            "base/5/16384.", "base/5/016384", "base/5", "base/5/", "base/5/16384/x", "base/x/1",
-            "base/5/99999999999", "base/pgsql_tmp/pgsql_tmp1.0", "global/pg_control", "global/",
-            "pg_xact/000", "pg_xact/00000000", "pg_xact/000g", "pg_multixact/0000", "pg_wal/0000",
-            "pg_tblspc/16400/5/16401", "base/5/1.40000", "/base/5/1", "",
+            "base/5/t3_16384",
+            "base/5/pg_filenode.map",
+            "base/5/16384_fsm2",
+            "base/5/16384.0",
+            "base/5/16384.",
+            "base/5/016384",
+            "base/5",
+            "base/5/",
+            "base/5/16384/x",
+            "base/x/1",
+            "base/5/99999999999",
+            "base/pgsql_tmp/pgsql_tmp1.0",
+            "global/pg_control",
+            "global/",
+            "pg_xact/000",
+            "pg_xact/00000000",
+            "pg_xact/000g",
+            "pg_multixact/0000",
+            "pg_wal/0000",
+            "pg_tblspc/16400/5/16401",
+            "base/5/1.40000",
+            "/base/5/1",
+            "",
         ] {
             assert_eq!(parse(text.as_bytes()), None, "{text}");
         }

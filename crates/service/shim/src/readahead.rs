@@ -31,8 +31,16 @@ impl ReadAhead {
     /// No streams.
     #[must_use]
     pub const fn new() -> ReadAhead {
-        let none = Stream { entry: u32::MAX, next: 0, ascending: 0, window: 0, asked: 0 };
-        ReadAhead { streams: [none; TRACKED] }
+        let none = Stream {
+            entry: u32::MAX,
+            next: 0,
+            ascending: 0,
+            window: 0,
+            asked: 0,
+        };
+        ReadAhead {
+            streams: [none; TRACKED],
+        }
     }
 
     /// Notes a read of `count` blocks from `first` on and returns the blocks to ask for now, none at or
@@ -52,7 +60,13 @@ impl ReadAhead {
             if stream.entry == entry && after == stream.next {
                 return None;
             }
-            *stream = Stream { entry, next: after, ascending: 0, window: FIRST_WINDOW, asked: after };
+            *stream = Stream {
+                entry,
+                next: after,
+                ascending: 0,
+                window: FIRST_WINDOW,
+                asked: after,
+            };
             return None;
         }
         stream.next = after;
@@ -95,7 +109,10 @@ mod tests {
                 asked.extend(range);
             }
             if block > 10 && block < 999 {
-                assert!(asked.contains(&(block + 1)), "block {block} not asked for in time");
+                assert!(
+                    asked.contains(&(block + 1)),
+                    "block {block} not asked for in time"
+                );
             }
         }
         assert_eq!(largest, LAST_WINDOW as usize);
@@ -110,7 +127,10 @@ mod tests {
         let mut block = 1u32;
         for _ in 0..1000 {
             block = block.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            assert_eq!(readahead.note(7, block % 100_000, 1, 100_000, LAST_WINDOW), None);
+            assert_eq!(
+                readahead.note(7, block % 100_000, 1, 100_000, LAST_WINDOW),
+                None
+            );
         }
     }
 

@@ -12,9 +12,10 @@ impl Write for Line {
         // The last byte is kept for the newline; what does not fit is cut off.
         let room = self.bytes.len().saturating_sub(self.len + 1);
         let take = text.len().min(room);
-        if let (Some(to), Some(from)) =
-            (self.bytes.get_mut(self.len..self.len + take), text.as_bytes().get(..take))
-        {
+        if let (Some(to), Some(from)) = (
+            self.bytes.get_mut(self.len..self.len + take),
+            text.as_bytes().get(..take),
+        ) {
             to.copy_from_slice(from);
             self.len += take;
         }
@@ -25,7 +26,10 @@ impl Write for Line {
 /// Writes one line, `strandline shim [pid]: …`. Leaves `errno` alone.
 pub fn line(message: fmt::Arguments<'_>) {
     let _keep = crate::real::KeepErrno::new();
-    let mut line = Line { bytes: [0; 600], len: 0 };
+    let mut line = Line {
+        bytes: [0; 600],
+        len: 0,
+    };
     // SAFETY: getpid has no preconditions.
     let pid = unsafe { libc::getpid() };
     let _ = write!(line, "strandline shim [{pid}]: {message}");

@@ -17,8 +17,14 @@ struct Request {
     answered: u128,
 }
 
-const FREE: Request =
-    Request { id: 0, entry: 0, first: 0, count: 0, demanded: false, answered: 0 };
+const FREE: Request = Request {
+    id: 0,
+    entry: 0,
+    first: 0,
+    count: 0,
+    demanded: false,
+    answered: 0,
+};
 
 impl Request {
     fn is_busy(&self) -> bool {
@@ -28,9 +34,9 @@ impl Request {
     fn awaits(&self, entry: u32, block: u32) -> bool {
         self.is_busy()
             && self.entry == entry
-            && block.checked_sub(self.first).is_some_and(|bit| {
-                bit < u32::from(self.count) && self.answered & (1 << bit) == 0
-            })
+            && block
+                .checked_sub(self.first)
+                .is_some_and(|bit| bit < u32::from(self.count) && self.answered & (1 << bit) == 0)
     }
 }
 
@@ -55,7 +61,11 @@ impl Requests {
     /// Nothing outstanding.
     #[must_use]
     pub const fn new() -> Requests {
-        Requests { slots: [FREE; MAX_OUTSTANDING], next_id: 0, ahead: 0 }
+        Requests {
+            slots: [FREE; MAX_OUTSTANDING],
+            next_id: 0,
+            ahead: 0,
+        }
     }
 
     /// Forgets everything: the connection is gone. Ids go on, so a late reply never matches.
@@ -67,13 +77,18 @@ impl Requests {
     /// Whether a reply for the block is on its way.
     #[must_use]
     pub fn awaits(&self, entry: u32, block: u32) -> bool {
-        self.slots.iter().any(|request| request.awaits(entry, block))
+        self.slots
+            .iter()
+            .any(|request| request.awaits(entry, block))
     }
 
     /// Requests that may still be sent.
     #[must_use]
     pub fn free(&self) -> usize {
-        self.slots.iter().filter(|request| !request.is_busy()).count()
+        self.slots
+            .iter()
+            .filter(|request| !request.is_busy())
+            .count()
     }
 
     /// Whether anything is outstanding.
@@ -92,10 +107,19 @@ impl Requests {
         lsn: u64,
         demanded: bool,
     ) -> Option<GetPages> {
-        let count = u16::try_from(count).ok().filter(|count| (1..=MAX_BLOCKS).contains(count))?;
+        let count = u16::try_from(count)
+            .ok()
+            .filter(|count| (1..=MAX_BLOCKS).contains(count))?;
         let slot = self.slots.iter_mut().find(|request| !request.is_busy())?;
         self.next_id += 1;
-        *slot = Request { id: self.next_id, entry: index, first, count, demanded, answered: 0 };
+        *slot = Request {
+            id: self.next_id,
+            entry: index,
+            first,
+            count,
+            demanded,
+            answered: 0,
+        };
         if !demanded {
             self.ahead += u32::from(count);
         }
@@ -118,7 +142,10 @@ impl Requests {
         entries: &[MapEntry],
         lsn: u64,
     ) -> Option<Answered> {
-        let slot = self.slots.iter_mut().find(|slot| slot.is_busy() && slot.id == reply.request_id)?;
+        let slot = self
+            .slots
+            .iter_mut()
+            .find(|slot| slot.is_busy() && slot.id == reply.request_id)?;
         let entry = entries.get(slot.entry as usize)?;
         let key = (reply.space, reply.db, reply.rel, u32::from(reply.fork));
         let asked = (entry.space, entry.db, entry.rel, entry.fork);
@@ -129,7 +156,10 @@ impl Requests {
         if !slot.demanded {
             self.ahead = self.ahead.saturating_sub(1);
         }
-        let answered = Answered { entry: slot.entry, demanded: slot.demanded };
+        let answered = Answered {
+            entry: slot.entry,
+            demanded: slot.demanded,
+        };
         if slot.answered.count_ones() == u32::from(slot.count) {
             *slot = FREE;
         }
@@ -179,12 +209,23 @@ mod tests {
     fn only_exact_answers_are_believed_and_only_once() {
         let entries = [entry()];
         let mut requests = Requests::new();
-        let get = requests.register(0, &entries[0], 10, 128, 77, true).unwrap();
+        let get = requests
+            .register(0, &entries[0], 10, 128, 77, true)
+            .unwrap();
         let good = reply_to(&get, 137);
         for bad in [
-            PageReply { request_id: get.request_id + 1, ..good },
-            PageReply { request_id: 0, ..good },
-            PageReply { space: 1664, ..good },
+            PageReply {
+                request_id: get.request_id + 1,
+                ..good
+            },
+            PageReply {
+                request_id: 0,
+                ..good
+            },
+            PageReply {
+                space: 1664,
+                ..good
+            },
             PageReply { db: 6, ..good },
             PageReply { rel: 8, ..good },
             PageReply { fork: 0, ..good },
@@ -197,12 +238,23 @@ mod tests {
         assert!(requests.awaits(0, 137));
         assert_eq!(
             requests.answer(&good, &entries, 77),
-            Some(Answered { entry: 0, demanded: true })
+            Some(Answered {
+                entry: 0,
+                demanded: true
+            })
         );
         assert!(!requests.awaits(0, 137));
-        assert_eq!(requests.answer(&good, &entries, 77), None, "an answer counts once");
+        assert_eq!(
+            requests.answer(&good, &entries, 77),
+            None,
+            "an answer counts once"
+        );
         for block in 10..137 {
-            assert!(requests.answer(&reply_to(&get, block), &entries, 77).is_some());
+            assert!(
+                requests
+                    .answer(&reply_to(&get, block), &entries, 77)
+                    .is_some()
+            );
         }
         assert!(!requests.any());
     }
@@ -219,6 +271,9 @@ mod tests {
         assert_eq!(requests.ahead, 64);
         requests.clear();
         assert_eq!((requests.free(), requests.ahead), (MAX_OUTSTANDING, 0));
-        assert!(requests.register(0, &entry, 0, 129, 1, true).is_none(), "too many blocks");
+        assert!(
+            requests.register(0, &entry, 0, 129, 1, true).is_none(),
+            "too many blocks"
+        );
     }
 }

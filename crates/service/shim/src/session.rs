@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use libc::c_int;
 use shim_abi::wire::{
-    FRAME_BYTES, GetPages, Hello, HelloReply, MAX_OUTSTANDING, PageReply, STATUS_ERROR, STATUS_PAGE,
-    STATUS_RETRY, STATUS_ZERO,
+    FRAME_BYTES, GetPages, Hello, HelloReply, MAX_OUTSTANDING, PageReply, STATUS_ERROR,
+    STATUS_PAGE, STATUS_RETRY, STATUS_ZERO,
 };
 
 use crate::attach::Attached;
@@ -159,7 +159,10 @@ pub extern "C" fn forget_in_child() {
 /// Milliseconds of a clock that only goes forward.
 #[must_use]
 pub fn now_ms() -> i64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     // SAFETY: writes only into `time`.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
     time.tv_sec * 1000 + time.tv_nsec / 1_000_000
@@ -211,15 +214,27 @@ impl Session {
             return Ok(());
         }
         let _keep = real::KeepErrno::new();
-        let Some(name) = attached.map.endpoint() else { return Err(Trouble::Refused) };
+        let Some(name) = attached.map.endpoint() else {
+            return Err(Trouble::Refused);
+        };
         let connected = endpoint::connect(name, RECEIVE_MS);
         let Ok(fd) = connected else {
             self.retry_at_ms = now_ms() + i64::from(LAST_BACKOFF_MS);
             return Err(Trouble::Unavailable);
         };
         fds::mark_own(fd);
-        (self.fd, self.connected, self.start, self.end, self.unsent_len) = (fd, true, 0, 0, 0);
-        attached.map.header.stat_reconnects.fetch_add(1, Ordering::Relaxed);
+        (
+            self.fd,
+            self.connected,
+            self.start,
+            self.end,
+            self.unsent_len,
+        ) = (fd, true, 0, 0, 0);
+        attached
+            .map
+            .header
+            .stat_reconnects
+            .fetch_add(1, Ordering::Relaxed);
         let greeted = self.greet(attached);
         if let Err(trouble) = greeted {
             self.drop_connection();
@@ -232,8 +247,11 @@ impl Session {
 
     fn greet(&mut self, attached: &Attached) -> Result<(), Trouble> {
         let header = attached.map.header;
-        let hello =
-            Hello { system_identifier: header.system_identifier, lsn: header.start_lsn }.encode();
+        let hello = Hello {
+            system_identifier: header.system_identifier,
+            lsn: header.start_lsn,
+        }
+        .encode();
         self.enqueue(&hello);
         self.flush(attached)?;
         let until = now_ms() + 2000;
@@ -299,12 +317,20 @@ impl Session {
     pub fn flush(&mut self, attached: &Attached) -> Result<(), Trouble> {
         let mut sent = 0;
         let mut refused = 0;
-        while let Some(rest) = self.unsent.get(sent..self.unsent_len).filter(|rest| !rest.is_empty())
+        while let Some(rest) = self
+            .unsent
+            .get(sent..self.unsent_len)
+            .filter(|rest| !rest.is_empty())
         {
             let _keep = real::KeepErrno::new();
             // SAFETY: the slice is valid; the socket is the session's.
             let wrote = unsafe {
-                libc::send(self.fd, rest.as_ptr().cast(), rest.len(), libc::MSG_NOSIGNAL)
+                libc::send(
+                    self.fd,
+                    rest.as_ptr().cast(),
+                    rest.len(),
+                    libc::MSG_NOSIGNAL,
+                )
             };
             if let Ok(wrote) = usize::try_from(wrote) {
                 sent += wrote;
@@ -332,7 +358,12 @@ impl Session {
         let room = BUFFER_BYTES - self.end;
         // SAFETY: `room` bytes from `end` on are the buffer's, which the session's lock guards.
         let got = unsafe {
-            libc::recv(self.fd, BUFFER.0.get().cast::<u8>().add(self.end).cast(), room, flags)
+            libc::recv(
+                self.fd,
+                BUFFER.0.get().cast::<u8>().add(self.end).cast(),
+                room,
+                flags,
+            )
         };
         match (usize::try_from(got), real::errno()) {
             (Ok(0), _) => {
@@ -404,7 +435,11 @@ impl Session {
 
     /// The server and we disagree: count it and start over.
     fn refuse(&mut self, attached: &Attached) -> Trouble {
-        attached.map.header.stat_refused.fetch_add(1, Ordering::Relaxed);
+        attached
+            .map
+            .header
+            .stat_refused
+            .fetch_add(1, Ordering::Relaxed);
         self.drop_connection();
         Trouble::Unavailable
     }
@@ -425,8 +460,12 @@ impl Session {
         let mut replies = Replies::default();
         let mut run = Run::new();
         let verdict = loop {
-            let Some(frame) = self.frame() else { break Ok(()) };
-            let Ok(reply) = PageReply::decode(&frame) else { break Err(()) };
+            let Some(frame) = self.frame() else {
+                break Ok(());
+            };
+            let Ok(reply) = PageReply::decode(&frame) else {
+                break Err(());
+            };
             let payload = reply.payload as usize;
             let sound = match reply.status {
                 STATUS_PAGE => payload == BLOCK_BYTES,
@@ -437,24 +476,34 @@ impl Session {
             if !sound {
                 break Err(());
             }
-            let Some((from, to)) = self.message(payload) else { break Ok(()) };
+            let Some((from, to)) = self.message(payload) else {
+                break Ok(());
+            };
             let header = attached.map.header;
-            let answered =
-                self.requests.answer(&reply, attached.map.entries, header.start_lsn);
-            let Some(answered) = answered else { break Err(()) };
+            let answered = self
+                .requests
+                .answer(&reply, attached.map.entries, header.start_lsn);
+            let Some(answered) = answered else {
+                break Err(());
+            };
             let Some(segment) = attached.segment_of(answered.entry, reply.block) else {
                 break Err(());
             };
             self.start = to;
             match reply.status {
                 STATUS_PAGE | STATUS_ZERO => {
-                    let counter =
-                        if answered.demanded { &header.stat_fetched } else { &header.stat_prefetched };
+                    let counter = if answered.demanded {
+                        &header.stat_fetched
+                    } else {
+                        &header.stat_prefetched
+                    };
                     counter.fetch_add(1, Ordering::Relaxed);
                     replies.pages = true;
                     if !run.takes(segment, reply.block) {
                         // SAFETY: the run points into the buffer; the caller vouches for the demand.
-                        unsafe { fill::settle(attached, &mut self.files, &run, demand.as_deref_mut()) };
+                        unsafe {
+                            fill::settle(attached, &mut self.files, &run, demand.as_deref_mut())
+                        };
                         run.count = 0;
                     }
                     let page = if reply.status == STATUS_ZERO {
@@ -482,7 +531,9 @@ impl Session {
         if replies.pages {
             (self.backoff_ms, self.told) = (0, false);
         }
-        verdict.map(|()| replies).map_err(|()| self.refuse(attached))
+        verdict
+            .map(|()| replies)
+            .map_err(|()| self.refuse(attached))
     }
 
     /// Whether this trouble was reported already; until pages arrive again it is not repeated.

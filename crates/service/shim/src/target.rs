@@ -33,7 +33,9 @@ impl BlockSet {
     /// Whether a block is in it.
     #[must_use]
     pub fn contains(&self, block: u32) -> bool {
-        self.0.get(block as usize / 64).is_some_and(|word| word & (1 << (block % 64)) != 0)
+        self.0
+            .get(block as usize / 64)
+            .is_some_and(|word| word & (1 << (block % 64)) != 0)
     }
 
     /// Whether it is empty.
@@ -73,9 +75,13 @@ impl Target<'_> {
     /// The buffers are valid for writes.
     pub unsafe fn put(&self, page_at: i64, page: &[u8]) {
         let skip = usize::try_from(self.at - page_at).unwrap_or(0);
-        let Some(mut page) = page.get(skip..) else { return };
+        let Some(mut page) = page.get(skip..) else {
+            return;
+        };
         let mut from = usize::try_from(page_at - self.at).unwrap_or(0);
-        let Some(room) = self.len.checked_sub(from) else { return };
+        let Some(room) = self.len.checked_sub(from) else {
+            return;
+        };
         page = page.get(..room).unwrap_or(page);
         for buffer in self.buffers {
             if from >= buffer.iov_len {
@@ -125,10 +131,17 @@ mod tests {
             let mut buffers: Vec<Vec<u8>> = sizes.iter().map(|size| vec![0xEE; *size]).collect();
             let vectors: Vec<iovec> = buffers
                 .iter_mut()
-                .map(|buffer| iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() })
+                .map(|buffer| iovec {
+                    iov_base: buffer.as_mut_ptr().cast(),
+                    iov_len: buffer.len(),
+                })
                 .collect();
             let len: usize = sizes.iter().sum();
-            let target = Target { buffers: &vectors, at: at as i64, len };
+            let target = Target {
+                buffers: &vectors,
+                at: at as i64,
+                len,
+            };
             for block in 0..4 {
                 let page = &file[block * BLOCK_BYTES..(block + 1) * BLOCK_BYTES];
                 // SAFETY: the vectors describe `buffers`.
@@ -144,7 +157,10 @@ mod tests {
         for block in [0, 63, 64, 255] {
             set.insert(block);
         }
-        assert_eq!((set.len(), set.next(1), set.next(65)), (4, Some(63), Some(255)));
+        assert_eq!(
+            (set.len(), set.next(1), set.next(65)),
+            (4, Some(63), Some(255))
+        );
         set.insert(256);
         assert_eq!(set.len(), 4, "beyond the set");
         for block in [0, 63, 64, 255] {
