@@ -421,3 +421,28 @@ fn the_buffer_of_a_long_record_serves_the_next_ones() {
     }
     assert_eq!(found, expected(&log));
 }
+
+#[test]
+fn the_back_link_of_a_header_across_two_pages_is_checked() {
+    let geometry = geometry(PgMajor::V16);
+    // The first record ends so near the page's end that the second's header does not fit.
+    for room in [8u64, 16] {
+        let end = Lsn(3 * SEGMENT + 4 * 8192 - room);
+        let log = lay(Lsn(end.0 - 128), &[128 - 24 - 2], &geometry);
+        let first = &log.records[0].0;
+        assert_eq!(first.end, end);
+        let wrong = Lsn(first.start.0 - 8);
+        let second = encode_record(RmgrId::XLOG, xlog::NOOP, 0, wrong, b"valid checksum");
+        let placed = place_record(end, &second, &geometry);
+        assert_eq!(placed.start, end);
+        let mut stream = WalStream::new(log.from, PgMajor::V16, segment_size());
+        stream.push(log.from, &log.bytes).unwrap();
+        stream.push(end, &placed.bytes).unwrap();
+        let (at, reason) = end_reason(drain(&mut stream, &mut Vec::new()));
+        let expected = EndReason::PrevMismatch {
+            expected: first.start,
+            found: wrong,
+        };
+        assert_eq!((at, reason), (end, expected));
+    }
+}
