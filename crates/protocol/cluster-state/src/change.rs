@@ -9,8 +9,8 @@
 
 use pg_page::ParameterLimits;
 use pg_types::{
-    BlockNumber, ForkNumber, FullXid, Lsn, Oid, PgMajor, RelFileLocator, RelFork, SegmentSize, Slru,
-    TimelineId, Xid,
+    BlockNumber, ForkNumber, FullXid, Lsn, Oid, PgMajor, RelFileLocator, RelFork, SegmentSize,
+    Slru, TimelineId, Xid,
 };
 
 use crate::{ForkChange, ForkState, SlruExtent};
@@ -135,7 +135,9 @@ pub enum StateChange {
 #[non_exhaustive]
 pub enum StateDecodeError {
     /// The key is of no kind this version knows.
-    #[error("state entry has key {key:02x?}, which no known kind has; a newer Strandline may have written it")]
+    #[error(
+        "state entry has key {key:02x?}, which no known kind has; a newer Strandline may have written it"
+    )]
     UnknownKey {
         /// The key.
         key: Vec<u8>,
@@ -149,7 +151,9 @@ pub enum StateDecodeError {
         len: usize,
     },
     /// The layout is of another version.
-    #[error("state entries are in layout {found}; this Strandline reads layout {STATE_FORMAT_VERSION}")]
+    #[error(
+        "state entries are in layout {found}; this Strandline reads layout {STATE_FORMAT_VERSION}"
+    )]
     UnknownVersion {
         /// The version found.
         found: u16,
@@ -232,11 +236,15 @@ impl StateChange {
         match self {
             StateChange::Identity(identity) => {
                 out.begin(kind::IDENTITY, &[]);
-                out.value.extend_from_slice(&STATE_FORMAT_VERSION.to_le_bytes());
-                out.value.extend_from_slice(&[u8::from(identity.data_checksums), 0]);
+                out.value
+                    .extend_from_slice(&STATE_FORMAT_VERSION.to_le_bytes());
+                out.value
+                    .extend_from_slice(&[u8::from(identity.data_checksums), 0]);
                 out.u32s(&[identity.major.number()]);
-                out.value.extend_from_slice(&identity.system_identifier.to_le_bytes());
-                out.value.extend_from_slice(&identity.segment_size.bytes().to_le_bytes());
+                out.value
+                    .extend_from_slice(&identity.system_identifier.to_le_bytes());
+                out.value
+                    .extend_from_slice(&identity.segment_size.bytes().to_le_bytes());
             }
             StateChange::ControlFile(bytes) => {
                 out.begin(kind::CONTROL_FILE, &[]);
@@ -254,7 +262,10 @@ impl StateChange {
                 ] {
                     out.value.extend_from_slice(&field.to_le_bytes());
                 }
-                let flags = [u8::from(p.wal_log_hints), u8::from(p.track_commit_timestamp)];
+                let flags = [
+                    u8::from(p.wal_log_hints),
+                    u8::from(p.track_commit_timestamp),
+                ];
                 out.value.extend_from_slice(&flags);
             }
             StateChange::Timeline(timeline) => {
@@ -317,7 +328,12 @@ impl StateChange {
             }
             StateChange::ReplicationOrigin { id, remote } => {
                 out.begin(kind::REPLICATION_ORIGIN, &[u32::from(*id)]);
-                out.bytes(remote.map(|lsn| lsn.0.to_le_bytes()).as_ref().map(<[u8; 8]>::as_slice));
+                out.bytes(
+                    remote
+                        .map(|lsn| lsn.0.to_le_bytes())
+                        .as_ref()
+                        .map(<[u8; 8]>::as_slice),
+                );
             }
             // The other arm of `encode` has them.
             _ => {}
@@ -335,28 +351,48 @@ impl StateChange {
             (kind::FORK, [name @ .., fork]) => {
                 let [spc, db, rel] = big_endian(name).ok_or_else(unknown)?;
                 let fork = ForkNumber::try_from(u32::from(*fork)).map_err(|_| unknown())?;
-                let fork = RelFork { locator: RelFileLocator { spc, db, rel }, fork };
-                Ok(StateChange::Fork { fork, state: value.map(decode_fork).transpose()? })
+                let fork = RelFork {
+                    locator: RelFileLocator { spc, db, rel },
+                    fork,
+                };
+                Ok(StateChange::Fork {
+                    fork,
+                    state: value.map(decode_fork).transpose()?,
+                })
             }
             (kind::DATABASE, names) => {
                 let [spc, db] = big_endian(names).ok_or_else(unknown)?;
-                Ok(StateChange::Database { spc, db, exists: value.is_some() })
+                Ok(StateChange::Database {
+                    spc,
+                    db,
+                    exists: value.is_some(),
+                })
             }
             (kind::TABLESPACE, names) => {
                 let [oid] = big_endian(names).ok_or_else(unknown)?;
                 let text = |bytes: &[u8]| {
                     String::from_utf8(bytes.to_vec()).map_err(|_| bad("tablespace", bytes))
                 };
-                Ok(StateChange::Tablespace { oid, location: value.map(text).transpose()? })
+                Ok(StateChange::Tablespace {
+                    oid,
+                    location: value.map(text).transpose()?,
+                })
             }
             (kind::RELATION_MAP, names) => {
                 let [spc, db] = big_endian(names).ok_or_else(unknown)?;
-                Ok(StateChange::RelationMap { spc, db, bytes: value.map(Into::into) })
+                Ok(StateChange::RelationMap {
+                    spc,
+                    db,
+                    bytes: value.map(Into::into),
+                })
             }
             (kind::TWO_PHASE, names) => {
                 let [epoch, xid] = big_endian(names).ok_or_else(unknown)?;
                 let xid = FullXid::new(epoch, xid);
-                Ok(StateChange::TwoPhase { xid, file: value.map(Into::into) })
+                Ok(StateChange::TwoPhase {
+                    xid,
+                    file: value.map(Into::into),
+                })
             }
             (kind::SLRU, names) => {
                 let [number] = big_endian(names).ok_or_else(unknown)?;
@@ -366,13 +402,19 @@ impl StateChange {
                     Ok(SlruExtent { first, last })
                 };
                 let slru = slru.ok_or_else(unknown)?;
-                Ok(StateChange::Slru { slru, extent: value.map(extent).transpose()? })
+                Ok(StateChange::Slru {
+                    slru,
+                    extent: value.map(extent).transpose()?,
+                })
             }
             (kind::REPLICATION_ORIGIN, names) => {
                 let [id] = big_endian(names).ok_or_else(unknown)?;
                 let id = u16::try_from(id).map_err(|_| unknown())?;
                 let remote = |value| Ok(Lsn(u64_of("replication origin", value)?));
-                Ok(StateChange::ReplicationOrigin { id, remote: value.map(remote).transpose()? })
+                Ok(StateChange::ReplicationOrigin {
+                    id,
+                    remote: value.map(remote).transpose()?,
+                })
             }
             (kind, []) => decode_single(kind, value.unwrap_or_default()).ok_or_else(unknown)?,
             _ => Err(unknown()),
@@ -392,8 +434,9 @@ fn decode_single(kind: u8, value: &[u8]) -> Option<Result<StateChange, StateDeco
         kind::NEXT_OID => little_endian("next oid", value).map(|[oid]| StateChange::NextOid(oid)),
         kind::NEXT_MULTI => little_endian("next multixact", value)
             .map(|[multi, offset]| StateChange::NextMulti { multi, offset }),
-        kind::OLDEST_XID => little_endian("oldest xid", value)
-            .map(|[xid, db]| StateChange::OldestXid { xid, db }),
+        kind::OLDEST_XID => {
+            little_endian("oldest xid", value).map(|[xid, db]| StateChange::OldestXid { xid, db })
+        }
         kind::OLDEST_MULTI => little_endian("oldest multixact", value)
             .map(|[multi, db]| StateChange::OldestMulti { multi, db }),
         kind::COMMIT_TIMESTAMPS => little_endian("commit timestamps", value)
@@ -479,8 +522,7 @@ fn decode_parameters(value: &[u8]) -> Result<StateChange, StateDecodeError> {
     let &[hints, timestamps] = flags else {
         return Err(bad());
     };
-    let [connections, workers, senders, prepared, locks, wal_level] =
-        numbers.map(u32::cast_signed);
+    let [connections, workers, senders, prepared, locks, wal_level] = numbers.map(u32::cast_signed);
     Ok(StateChange::Parameters(ParameterLimits {
         max_connections: connections,
         max_worker_processes: workers,
@@ -494,7 +536,10 @@ fn decode_parameters(value: &[u8]) -> Result<StateChange, StateDecodeError> {
 }
 
 fn bad(kind: &'static str, value: &[u8]) -> StateDecodeError {
-    StateDecodeError::BadValue { kind, len: value.len() }
+    StateDecodeError::BadValue {
+        kind,
+        len: value.len(),
+    }
 }
 
 /// Exactly `N` big-endian numbers.
@@ -528,7 +573,11 @@ mod tests {
 
     fn every_kind() -> Vec<StateChange> {
         let fork = RelFork {
-            locator: RelFileLocator { spc: 1663, db: 5, rel: 16_384 },
+            locator: RelFileLocator {
+                spc: 1663,
+                db: 5,
+                rel: 16_384,
+            },
             fork: ForkNumber::Vm,
         };
         let copied = ForkChange::CopiedFrom { spc: 1663, db: 1 };
@@ -551,32 +600,96 @@ mod tests {
                 track_commit_timestamp: true,
             }),
             StateChange::Timeline(TimelineId(3)),
-            StateChange::Fork { fork, state: Some(ForkState { blocks: 9, change: ForkChange::Grown }) },
-            StateChange::Fork { fork, state: Some(ForkState { blocks: 0, change: ForkChange::Cut }) },
-            StateChange::Fork { fork, state: Some(ForkState { blocks: 4, change: copied }) },
+            StateChange::Fork {
+                fork,
+                state: Some(ForkState {
+                    blocks: 9,
+                    change: ForkChange::Grown,
+                }),
+            },
+            StateChange::Fork {
+                fork,
+                state: Some(ForkState {
+                    blocks: 0,
+                    change: ForkChange::Cut,
+                }),
+            },
+            StateChange::Fork {
+                fork,
+                state: Some(ForkState {
+                    blocks: 4,
+                    change: copied,
+                }),
+            },
             StateChange::Fork { fork, state: None },
-            StateChange::Database { spc: 1663, db: 5, exists: true },
-            StateChange::Database { spc: 1663, db: 5, exists: false },
-            StateChange::Tablespace { oid: 16_390, location: Some("/mnt/fast".into()) },
-            StateChange::Tablespace { oid: 16_390, location: Some(String::new()) },
-            StateChange::Tablespace { oid: 16_390, location: None },
-            StateChange::RelationMap { spc: 1664, db: 0, bytes: Some(vec![1; 512].into()) },
-            StateChange::RelationMap { spc: 1664, db: 0, bytes: None },
-            StateChange::TwoPhase { xid: FullXid::new(1, 900), file: Some(vec![2; 99].into()) },
-            StateChange::TwoPhase { xid: FullXid::new(1, 900), file: None },
+            StateChange::Database {
+                spc: 1663,
+                db: 5,
+                exists: true,
+            },
+            StateChange::Database {
+                spc: 1663,
+                db: 5,
+                exists: false,
+            },
+            StateChange::Tablespace {
+                oid: 16_390,
+                location: Some("/mnt/fast".into()),
+            },
+            StateChange::Tablespace {
+                oid: 16_390,
+                location: Some(String::new()),
+            },
+            StateChange::Tablespace {
+                oid: 16_390,
+                location: None,
+            },
+            StateChange::RelationMap {
+                spc: 1664,
+                db: 0,
+                bytes: Some(vec![1; 512].into()),
+            },
+            StateChange::RelationMap {
+                spc: 1664,
+                db: 0,
+                bytes: None,
+            },
+            StateChange::TwoPhase {
+                xid: FullXid::new(1, 900),
+                file: Some(vec![2; 99].into()),
+            },
+            StateChange::TwoPhase {
+                xid: FullXid::new(1, 900),
+                file: None,
+            },
             StateChange::Slru {
                 slru: Slru::MultiXactMembers,
                 extent: Some(SlruExtent { first: 7, last: 2 }),
             },
-            StateChange::Slru { slru: Slru::CommitTs, extent: None },
+            StateChange::Slru {
+                slru: Slru::CommitTs,
+                extent: None,
+            },
             StateChange::NextXid(FullXid::new(2, 3)),
             StateChange::NextOid(24_576),
-            StateChange::NextMulti { multi: 8, offset: 17 },
+            StateChange::NextMulti {
+                multi: 8,
+                offset: 17,
+            },
             StateChange::OldestXid { xid: 717, db: 1 },
             StateChange::OldestMulti { multi: 1, db: 4 },
-            StateChange::CommitTimestamps { oldest: 720, newest: 790 },
-            StateChange::ReplicationOrigin { id: 3, remote: Some(Lsn(1 << 40)) },
-            StateChange::ReplicationOrigin { id: 3, remote: None },
+            StateChange::CommitTimestamps {
+                oldest: 720,
+                newest: 790,
+            },
+            StateChange::ReplicationOrigin {
+                id: 3,
+                remote: Some(Lsn(1 << 40)),
+            },
+            StateChange::ReplicationOrigin {
+                id: 3,
+                remote: None,
+            },
         ]
     }
 

@@ -74,16 +74,34 @@ impl ForkHistory {
         while self.cuts.last().is_some_and(|cut| cut.lsn >= lsn) {
             self.cuts.pop();
         }
-        self.sizes.push((lsn, state.map_or(ABSENT, |state| state.blocks)));
+        self.sizes
+            .push((lsn, state.map_or(ABSENT, |state| state.blocks)));
         let cut = match state {
-            None => Cut { lsn, keeps: 0, copied: None },
-            Some(ForkState { blocks, change: ForkChange::Cut }) => {
-                Cut { lsn, keeps: blocks, copied: None }
-            }
-            Some(ForkState { blocks, change: ForkChange::CopiedFrom { spc, db } }) => {
-                Cut { lsn, keeps: 0, copied: Some((spc, db, blocks)) }
-            }
-            Some(ForkState { change: ForkChange::Grown, .. }) => return,
+            None => Cut {
+                lsn,
+                keeps: 0,
+                copied: None,
+            },
+            Some(ForkState {
+                blocks,
+                change: ForkChange::Cut,
+            }) => Cut {
+                lsn,
+                keeps: blocks,
+                copied: None,
+            },
+            Some(ForkState {
+                blocks,
+                change: ForkChange::CopiedFrom { spc, db },
+            }) => Cut {
+                lsn,
+                keeps: 0,
+                copied: Some((spc, db, blocks)),
+            },
+            Some(ForkState {
+                change: ForkChange::Grown,
+                ..
+            }) => return,
         };
         self.cuts.push(cut);
     }
@@ -101,13 +119,24 @@ impl ForkHistory {
             match cut.copied {
                 Some((spc, db, blocks)) => {
                     let copied_from = (block < blocks).then_some((spc, db));
-                    return Life { since: cut.lsn, copied_from };
+                    return Life {
+                        since: cut.lsn,
+                        copied_from,
+                    };
                 }
-                None if cut.keeps <= block => return Life { since: cut.lsn, copied_from: None },
+                None if cut.keeps <= block => {
+                    return Life {
+                        since: cut.lsn,
+                        copied_from: None,
+                    };
+                }
                 None => {}
             }
         }
-        Life { since: Lsn::INVALID, copied_from: None }
+        Life {
+            since: Lsn::INVALID,
+            copied_from: None,
+        }
     }
 }
 
@@ -117,11 +146,17 @@ mod tests {
     use proptest::prelude::*;
 
     fn grown(blocks: BlockNumber) -> Option<ForkState> {
-        Some(ForkState { blocks, change: ForkChange::Grown })
+        Some(ForkState {
+            blocks,
+            change: ForkChange::Grown,
+        })
     }
 
     fn cut(blocks: BlockNumber) -> Option<ForkState> {
-        Some(ForkState { blocks, change: ForkChange::Cut })
+        Some(ForkState {
+            blocks,
+            change: ForkChange::Cut,
+        })
     }
 
     #[test]
@@ -162,10 +197,34 @@ mod tests {
         fork.insert(Lsn(30), cut(2));
         fork.insert(Lsn(40), grown(4));
         let source = Some((1663, 1));
-        assert_eq!(fork.life_at(3, Lsn(20)), Life { since: Lsn(10), copied_from: source });
-        assert_eq!(fork.life_at(5, Lsn(20)), Life { since: Lsn(10), copied_from: None });
-        assert_eq!(fork.life_at(1, Lsn(40)), Life { since: Lsn(10), copied_from: source });
-        assert_eq!(fork.life_at(3, Lsn(40)), Life { since: Lsn(30), copied_from: None });
+        assert_eq!(
+            fork.life_at(3, Lsn(20)),
+            Life {
+                since: Lsn(10),
+                copied_from: source
+            }
+        );
+        assert_eq!(
+            fork.life_at(5, Lsn(20)),
+            Life {
+                since: Lsn(10),
+                copied_from: None
+            }
+        );
+        assert_eq!(
+            fork.life_at(1, Lsn(40)),
+            Life {
+                since: Lsn(10),
+                copied_from: source
+            }
+        );
+        assert_eq!(
+            fork.life_at(3, Lsn(40)),
+            Life {
+                since: Lsn(30),
+                copied_from: None
+            }
+        );
     }
 
     #[derive(Debug, Clone)]

@@ -27,7 +27,10 @@ impl StateChange {
                 multi: checkpoint.next_multi,
                 offset: checkpoint.next_multi_offset,
             },
-            StateChange::OldestXid { xid: checkpoint.oldest_xid, db: checkpoint.oldest_xid_db },
+            StateChange::OldestXid {
+                xid: checkpoint.oldest_xid,
+                db: checkpoint.oldest_xid_db,
+            },
             StateChange::OldestMulti {
                 multi: checkpoint.oldest_multi,
                 db: checkpoint.oldest_multi_db,

@@ -48,6 +48,9 @@ pub(crate) struct Counters {
     pub(crate) commit_ts: (Xid, Xid),
 }
 
+/// A file that can cease to exist.
+type FileVersions = Versions<Option<Box<[u8]>>>;
+
 /// Everything of a data directory that is not a page, at every LSN.
 #[derive(Debug, Clone, Default)]
 pub struct ClusterHistory {
@@ -58,8 +61,8 @@ pub struct ClusterHistory {
     forks: ForkMap<ForkHistory>,
     databases: BTreeMap<(Oid, Oid), Versions<bool>>,
     tablespaces: BTreeMap<Oid, Versions<Option<String>>>,
-    relation_maps: BTreeMap<(Oid, Oid), Versions<Option<Box<[u8]>>>>,
-    two_phase: BTreeMap<FullXid, Versions<Option<Box<[u8]>>>>,
+    relation_maps: BTreeMap<(Oid, Oid), FileVersions>,
+    two_phase: BTreeMap<FullXid, FileVersions>,
     slrus: BTreeMap<Slru, Versions<Option<SlruExtent>>>,
     next_xid: Versions<FullXid>,
     next_oid: Versions<Oid>,
@@ -103,13 +106,22 @@ impl ClusterHistory {
                 self.forks.entry(fork).or_default().insert(lsn, state);
             }
             StateChange::Database { spc, db, exists } => {
-                self.databases.entry((spc, db)).or_default().insert(lsn, exists);
+                self.databases
+                    .entry((spc, db))
+                    .or_default()
+                    .insert(lsn, exists);
             }
             StateChange::Tablespace { oid, location } => {
-                self.tablespaces.entry(oid).or_default().insert(lsn, location);
+                self.tablespaces
+                    .entry(oid)
+                    .or_default()
+                    .insert(lsn, location);
             }
             StateChange::RelationMap { spc, db, bytes } => {
-                self.relation_maps.entry((spc, db)).or_default().insert(lsn, bytes);
+                self.relation_maps
+                    .entry((spc, db))
+                    .or_default()
+                    .insert(lsn, bytes);
             }
             StateChange::TwoPhase { xid, file } => {
                 self.two_phase.entry(xid).or_default().insert(lsn, file);
@@ -149,19 +161,28 @@ impl ClusterHistory {
     /// The pages of `slru` that exist at `lsn`.
     #[must_use]
     pub fn slru_at(&self, slru: Slru, lsn: Lsn) -> Option<SlruExtent> {
-        self.slrus.get(&slru).and_then(|versions| versions.at(lsn)).and_then(|(_, extent)| *extent)
+        self.slrus
+            .get(&slru)
+            .and_then(|versions| versions.at(lsn))
+            .and_then(|(_, extent)| *extent)
     }
 
     /// The life that block `key` is in at `lsn`.
     #[must_use]
     pub fn origin(&self, key: &PageKey, lsn: Lsn) -> BlockOrigin {
-        let first = BlockOrigin { since: Lsn::INVALID, base: BlockBase::Zero };
+        let first = BlockOrigin {
+            since: Lsn::INVALID,
+            base: BlockBase::Zero,
+        };
         let Some(fork) = key.as_relation() else {
             // Pages of an SLRU are initialised by records of their own, except commit-timestamp pages
             // that come back after the setting was off and on again: those begin anew where the
             // files were removed.
             return match key.as_slru() {
-                Some(slru) => BlockOrigin { since: self.slru_emptied(slru, lsn), ..first },
+                Some(slru) => BlockOrigin {
+                    since: self.slru_emptied(slru, lsn),
+                    ..first
+                },
                 None => first,
             };
         };
@@ -170,12 +191,20 @@ impl ClusterHistory {
         };
         let life = history.life_at(key.block, lsn);
         let base = match life.copied_from {
-            Some((spc, db)) => {
-                BlockBase::CopyOf { key: PageKey { space: spc, db, ..*key }, lsn: life.since }
-            }
+            Some((spc, db)) => BlockBase::CopyOf {
+                key: PageKey {
+                    space: spc,
+                    db,
+                    ..*key
+                },
+                lsn: life.since,
+            },
             None => BlockBase::Zero,
         };
-        BlockOrigin { since: life.since, base }
+        BlockOrigin {
+            since: life.since,
+            base,
+        }
     }
 
     fn slru_emptied(&self, slru: Slru, lsn: Lsn) -> Lsn {
@@ -204,9 +233,14 @@ impl ClusterHistory {
 
     /// Database directories at `lsn` that were created by a record of their own.
     pub(crate) fn created_databases_at(&self, lsn: Lsn) -> impl Iterator<Item = (Oid, Oid)> {
-        self.databases.iter().filter_map(move |(directory, versions)| {
-            versions.at(lsn).is_some_and(|(_, exists)| *exists).then_some(*directory)
-        })
+        self.databases
+            .iter()
+            .filter_map(move |(directory, versions)| {
+                versions
+                    .at(lsn)
+                    .is_some_and(|(_, exists)| *exists)
+                    .then_some(*directory)
+            })
     }
 
     pub(crate) fn tablespaces_at(&self, lsn: Lsn) -> impl Iterator<Item = (Oid, &str)> {

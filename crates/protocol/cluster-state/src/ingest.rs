@@ -17,7 +17,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use pg_page::ParameterLimits;
 use pg_redo::{Facts, PageChange};
-use pg_types::{BlockNumber, ForkNumber, FullXid, Lsn, Oid, PageKey, PgMajor, RelFork, Slru, TimelineId, Xid};
+use pg_types::{
+    BlockNumber, ForkNumber, FullXid, Lsn, Oid, PageKey, PgMajor, RelFork, Slru, TimelineId, Xid,
+};
 use pg_wal::{MiniRecord, Record, RecordError, RmgrId, StreamedRecord};
 
 use crate::fork_hash::ForkMap;
@@ -38,7 +40,9 @@ pub trait ChangeSink {
 #[non_exhaustive]
 pub enum IngestError {
     /// The record's frame does not decode.
-    #[error("the WAL record at {lsn} cannot be decoded: {source}; the WAL is damaged there, or written by another major than {major}")]
+    #[error(
+        "the WAL record at {lsn} cannot be decoded: {source}; the WAL is damaged there, or written by another major than {major}"
+    )]
     Decode {
         /// Start of the record.
         lsn: Lsn,
@@ -75,7 +79,9 @@ pub enum IngestError {
 
 /// Ingestion cannot begin at an LSN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the stored state of the cluster is incomplete at {lsn}: {missing} is missing; import the cluster again")]
+#[error(
+    "the stored state of the cluster is incomplete at {lsn}: {missing} is missing; import the cluster again"
+)]
 pub struct ResumeError {
     /// Where ingestion was to begin.
     pub lsn: Lsn,
@@ -122,15 +128,23 @@ impl ClusterIngest {
     /// [`ResumeError`] when the history lacks what every cluster has.
     pub fn resume(history: &ClusterHistory, lsn: Lsn) -> Result<ClusterIngest, ResumeError> {
         let missing = |missing| ResumeError { lsn, missing };
-        let (_, identity) = history.identity().ok_or(missing("the cluster's identity"))?;
+        let (_, identity) = history
+            .identity()
+            .ok_or(missing("the cluster's identity"))?;
         let counters = history.counters_at(lsn).ok_or(missing("a counter"))?;
-        let parameters = history.parameters_at(lsn).ok_or(missing("the parameter entry"))?;
+        let parameters = history
+            .parameters_at(lsn)
+            .ok_or(missing("the parameter entry"))?;
         let timeline = history.timeline_at(lsn).ok_or(missing("the timeline"))?;
         let slrus = Slru::ALL.into_iter();
         let mut ingest = ClusterIngest {
             major: identity.major,
             data_checksums: identity.data_checksums,
-            facts: Facts { major: identity.major, hint_lsn: false, track_commit_timestamp: false },
+            facts: Facts {
+                major: identity.major,
+                hint_lsn: false,
+                track_commit_timestamp: false,
+            },
             parameters,
             timeline,
             forks: history.forks_at(lsn).collect(),
@@ -141,7 +155,9 @@ impl ClusterIngest {
                 .map(|(directory, bytes)| (directory, bytes.into()))
                 .collect(),
             two_phase: history.two_phase_at(lsn).map(|(xid, _)| xid).collect(),
-            slrus: slrus.filter_map(|slru| Some((slru, history.slru_at(slru, lsn)?))).collect(),
+            slrus: slrus
+                .filter_map(|slru| Some((slru, history.slru_at(slru, lsn)?)))
+                .collect(),
             origins: history.origins_at(lsn).collect(),
             counters,
             xid_bound: counters.next_xid,
@@ -175,9 +191,12 @@ impl ClusterIngest {
         streamed: &StreamedRecord<'_>,
         sink: &mut impl ChangeSink,
     ) -> Result<(), IngestError> {
-        let record = Record::decode(streamed.bytes, self.major).map_err(|source| {
-            IngestError::Decode { lsn: streamed.start, major: self.major, source }
-        })?;
+        let record =
+            Record::decode(streamed.bytes, self.major).map_err(|source| IngestError::Decode {
+                lsn: streamed.start,
+                major: self.major,
+                source,
+            })?;
         self.note_xid(record.header.xid);
         self.apply_state(&record, streamed, sink)?;
         self.emit_pages(&record, streamed, sink)?;
@@ -226,13 +245,26 @@ impl ClusterIngest {
         streamed: &StreamedRecord<'_>,
         sink: &mut impl ChangeSink,
     ) -> Result<(), IngestError> {
-        let ClusterIngest { forks, slrus, grown, grown_slrus, mini, facts, .. } = self;
+        let ClusterIngest {
+            forks,
+            slrus,
+            grown,
+            grown_slrus,
+            mini,
+            facts,
+            ..
+        } = self;
         // A truncation clears the tail of the last visibility-map page that is left. It never makes
         // one: a table whose map does not exist has nothing to clear (trap 5).
         let may_grow = record.header.rmid != RmgrId::SMGR;
         let hint_lsn = facts.hint_lsn;
         let mut emit = |change: PageChange| {
-            let PageChange { key, target, initializes, keep_image } = change;
+            let PageChange {
+                key,
+                target,
+                initializes,
+                keep_image,
+            } = change;
             if let Some(fork) = key.as_relation() {
                 let blocks = key.block.saturating_add(1);
                 let size = forks.get_mut(&fork);
@@ -251,7 +283,10 @@ impl ClusterIngest {
                     }
                 }
             } else if let Some(slru) = key.as_slru() {
-                let first = SlruExtent { first: key.block, last: key.block };
+                let first = SlruExtent {
+                    first: key.block,
+                    last: key.block,
+                };
                 let extent = slrus.get(&slru).copied();
                 let after = extent.map_or(first, |extent| extent.including(slru, key.block));
                 if extent != Some(after) {
@@ -276,7 +311,10 @@ impl ClusterIngest {
     fn emit_growth(&mut self, lsn: Lsn, sink: &mut impl ChangeSink) {
         for fork in self.grown.drain(..) {
             let blocks = self.forks.get(&fork).copied().unwrap_or_default();
-            let state = Some(ForkState { blocks, change: ForkChange::Grown });
+            let state = Some(ForkState {
+                blocks,
+                change: ForkChange::Grown,
+            });
             sink.state(lsn, StateChange::Fork { fork, state });
         }
         for slru in self.grown_slrus.drain(..) {
@@ -293,7 +331,11 @@ impl ClusterIngest {
     /// The full id of `xid`, which has been assigned.
     fn full_xid(&self, xid: Xid) -> FullXid {
         let next = self.counters.next_xid;
-        let epoch = if xid < next.xid() { next.epoch() } else { next.epoch().wrapping_sub(1) };
+        let epoch = if xid < next.xid() {
+            next.epoch()
+        } else {
+            next.epoch().wrapping_sub(1)
+        };
         FullXid::new(epoch, xid)
     }
 
@@ -310,12 +352,21 @@ impl ClusterIngest {
     }
 
     /// Cuts `fork` to `blocks`, if it is longer.
-    fn cut_fork(&mut self, fork: RelFork, blocks: BlockNumber, lsn: Lsn, sink: &mut impl ChangeSink) {
+    fn cut_fork(
+        &mut self,
+        fork: RelFork,
+        blocks: BlockNumber,
+        lsn: Lsn,
+        sink: &mut impl ChangeSink,
+    ) {
         if let Some(size) = self.forks.get_mut(&fork)
             && *size > blocks
         {
             *size = blocks;
-            let state = Some(ForkState { blocks, change: ForkChange::Cut });
+            let state = Some(ForkState {
+                blocks,
+                change: ForkChange::Cut,
+            });
             sink.state(lsn, StateChange::Fork { fork, state });
         }
     }
@@ -334,5 +385,7 @@ const fn xid_bound(next: FullXid) -> FullXid {
 
 /// Every fork of the relation that `fork` is one of.
 fn forks_of(locator: pg_types::RelFileLocator) -> impl Iterator<Item = RelFork> {
-    ForkNumber::ALL.into_iter().map(move |fork| RelFork { locator, fork })
+    ForkNumber::ALL
+        .into_iter()
+        .map(move |fork| RelFork { locator, fork })
 }

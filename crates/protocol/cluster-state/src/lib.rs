@@ -24,9 +24,7 @@ mod skeleton_at;
 mod slru_extent;
 mod versions;
 
-pub use change::{
-    EncodedChange, Identity, STATE_FORMAT_VERSION, StateChange, StateDecodeError,
-};
+pub use change::{EncodedChange, Identity, STATE_FORMAT_VERSION, StateChange, StateDecodeError};
 pub use fork_history::{ForkChange, ForkState};
 pub use history::{BlockBase, BlockOrigin, ClusterHistory};
 pub use ingest::{ChangeSink, ClusterIngest, IngestError, ResumeError};

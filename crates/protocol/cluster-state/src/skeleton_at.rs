@@ -16,7 +16,9 @@ use crate::{
 #[non_exhaustive]
 pub enum SkeletonError {
     /// The LSN is before the cluster's import.
-    #[error("LSN {lsn} is before the cluster's import, which ended at {imported}; choose {imported} or later")]
+    #[error(
+        "LSN {lsn} is before the cluster's import, which ended at {imported}; choose {imported} or later"
+    )]
     BeforeImport {
         /// The LSN asked for.
         lsn: Lsn,
@@ -24,7 +26,9 @@ pub enum SkeletonError {
         imported: Lsn,
     },
     /// Something that every cluster has is not recorded.
-    #[error("the stored state of the cluster is incomplete at {lsn}: {missing} is missing; import the cluster again")]
+    #[error(
+        "the stored state of the cluster is incomplete at {lsn}: {missing} is missing; import the cluster again"
+    )]
     Incomplete {
         /// The LSN asked for.
         lsn: Lsn,
@@ -78,11 +82,18 @@ impl ClusterHistory {
                 .collect(),
             tablespaces: self
                 .tablespaces_at(lsn)
-                .map(|(oid, location)| Tablespace { oid, location: location.to_owned() })
+                .map(|(oid, location)| Tablespace {
+                    oid,
+                    location: location.to_owned(),
+                })
                 .collect(),
             relation_maps: self
                 .relation_maps_at(lsn)
-                .map(|((spc, db), bytes)| RelationMap { spc, db, bytes: hex(bytes) })
+                .map(|((spc, db), bytes)| RelationMap {
+                    spc,
+                    db,
+                    bytes: hex(bytes),
+                })
                 .collect(),
             two_phase: self
                 .two_phase_at(lsn)
@@ -100,7 +111,14 @@ impl ClusterHistory {
     /// has an init fork, which is unlogged (trap 17).
     fn logged_relations_at(&self, lsn: Lsn) -> Vec<RelationSize> {
         let unlogged = |locator: RelFileLocator| {
-            self.size_at(RelFork { locator, fork: ForkNumber::Init }, lsn).is_some()
+            self.size_at(
+                RelFork {
+                    locator,
+                    fork: ForkNumber::Init,
+                },
+                lsn,
+            )
+            .is_some()
         };
         self.forks_at(lsn)
             .filter(|(fork, _)| fork.fork == ForkNumber::Init || !unlogged(fork.locator))
@@ -111,7 +129,9 @@ impl ClusterHistory {
     fn control_at(&self, lsn: Lsn, counters: &Counters) -> Result<ControlFile, SkeletonError> {
         let missing = |missing| SkeletonError::Incomplete { lsn, missing };
         let template = self.control_file().ok_or(missing("the control file"))?;
-        let parameters = self.parameters_at(lsn).ok_or(missing("the parameter entry"))?;
+        let parameters = self
+            .parameters_at(lsn)
+            .ok_or(missing("the parameter entry"))?;
         let mut control = ControlFile::decode(template)?;
         control.set_parameters(&parameters);
         let mut checkpoint = control.checkpoint();
@@ -148,7 +168,10 @@ impl ClusterHistory {
             let extent = match (self.slru_at(slru, lsn), slru) {
                 (Some(extent), _) => extent.including(slru, current),
                 (None, Slru::CommitTs) => continue,
-                (None, _) => SlruExtent { first: current, last: current },
+                (None, _) => SlruExtent {
+                    first: current,
+                    last: current,
+                },
             };
             ranges.extend(extent.ranges(slru));
         }
@@ -167,5 +190,8 @@ fn last_xid(counters: &Counters) -> pg_types::Xid {
 /// Lowercase hexadecimal digits of `bytes`.
 fn hex(bytes: &[u8]) -> String {
     let digit = |nibble: u8| char::from_digit(u32::from(nibble), 16).unwrap_or('0');
-    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 0xF)]).collect()
+    bytes
+        .iter()
+        .flat_map(|byte| [digit(byte >> 4), digit(byte & 0xF)])
+        .collect()
 }

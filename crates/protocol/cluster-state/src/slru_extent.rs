@@ -20,7 +20,11 @@ pub struct SlruExtent {
 
 /// Pages from `from` up and round to `to`.
 fn distance(slru: Slru, from: BlockNumber, to: BlockNumber) -> u32 {
-    if to >= from { to - from } else { to.saturating_add(last_page(slru) + 1 - from.min(last_page(slru))) }
+    if to >= from {
+        to - from
+    } else {
+        to.saturating_add(last_page(slru) + 1 - from.min(last_page(slru)))
+    }
 }
 
 impl SlruExtent {
@@ -37,7 +41,10 @@ impl SlruExtent {
         if self.contains(slru, page) || distance(slru, self.last, page) > last_page(slru) / 2 {
             self
         } else {
-            SlruExtent { first: self.first, last: page }
+            SlruExtent {
+                first: self.first,
+                last: page,
+            }
         }
     }
 
@@ -48,9 +55,15 @@ impl SlruExtent {
     pub fn truncated(self, slru: Slru, page: BlockNumber) -> SlruExtent {
         let segment = page - page % Slru::PAGES_PER_SEGMENT;
         if self.contains(slru, segment) {
-            SlruExtent { first: segment, last: self.last }
+            SlruExtent {
+                first: segment,
+                last: self.last,
+            }
         } else if distance(slru, self.last, segment) <= last_page(slru) / 2 {
-            SlruExtent { first: segment, last: page }
+            SlruExtent {
+                first: segment,
+                last: page,
+            }
         } else {
             self
         }
@@ -64,7 +77,11 @@ impl SlruExtent {
             first: self.first,
             last: if wraps { last_page(slru) } else { self.last },
         };
-        let tail = wraps.then_some(SlruRange { slru, first: 0, last: self.last });
+        let tail = wraps.then_some(SlruRange {
+            slru,
+            first: 0,
+            last: self.last,
+        });
         std::iter::once(head).chain(tail)
     }
 }
@@ -78,32 +95,74 @@ mod tests {
         let slru = Slru::Clog;
         let end = last_page(slru);
         assert_eq!(end, 131_071);
-        let mut extent = SlruExtent { first: end - 40, last: end };
+        let mut extent = SlruExtent {
+            first: end - 40,
+            last: end,
+        };
         extent = extent.including(slru, 0).including(slru, 1);
-        assert_eq!(extent, SlruExtent { first: end - 40, last: 1 });
+        assert_eq!(
+            extent,
+            SlruExtent {
+                first: end - 40,
+                last: 1
+            }
+        );
         assert!(extent.contains(slru, end) && extent.contains(slru, 0));
         assert!(!extent.contains(slru, 2) && !extent.contains(slru, end - 41));
-        let ranges: Vec<_> = extent.ranges(slru).map(|range| (range.first, range.last)).collect();
+        let ranges: Vec<_> = extent
+            .ranges(slru)
+            .map(|range| (range.first, range.last))
+            .collect();
         assert_eq!(ranges, [(end - 40, end), (0, 1)]);
         // 131040 begins the last segment.
-        assert_eq!(extent.truncated(slru, end - 3), SlruExtent { first: end - 31, last: 1 });
+        assert_eq!(
+            extent.truncated(slru, end - 3),
+            SlruExtent {
+                first: end - 31,
+                last: 1
+            }
+        );
         assert_eq!(extent.truncated(slru, 1), SlruExtent { first: 0, last: 1 });
     }
 
     #[test]
     fn truncation_keeps_whole_segments_and_never_goes_back() {
         let slru = Slru::MultiXactOffsets;
-        let extent = SlruExtent { first: 32, last: 100 };
+        let extent = SlruExtent {
+            first: 32,
+            last: 100,
+        };
         assert_eq!(extent.truncated(slru, 63), extent);
-        assert_eq!(extent.truncated(slru, 64), SlruExtent { first: 64, last: 100 });
+        assert_eq!(
+            extent.truncated(slru, 64),
+            SlruExtent {
+                first: 64,
+                last: 100
+            }
+        );
         assert_eq!(extent.truncated(slru, 5), extent);
-        assert_eq!(extent.truncated(slru, 200), SlruExtent { first: 192, last: 200 });
+        assert_eq!(
+            extent.truncated(slru, 200),
+            SlruExtent {
+                first: 192,
+                last: 200
+            }
+        );
     }
 
     #[test]
     fn a_page_before_the_range_does_not_come_back() {
-        let extent = SlruExtent { first: 10, last: 12 };
+        let extent = SlruExtent {
+            first: 10,
+            last: 12,
+        };
         assert_eq!(extent.including(Slru::Clog, 9), extent);
-        assert_eq!(extent.including(Slru::Clog, 13), SlruExtent { first: 10, last: 13 });
+        assert_eq!(
+            extent.including(Slru::Clog, 13),
+            SlruExtent {
+                first: 10,
+                last: 13
+            }
+        );
     }
 }

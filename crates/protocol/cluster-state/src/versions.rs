@@ -43,7 +43,10 @@ impl<T> Versions<T> {
     pub(crate) fn last_where(&self, lsn: Lsn, matches: impl Fn(&T) -> bool) -> Option<Lsn> {
         let upto = self.values.partition_point(|(from, _)| *from <= lsn);
         let upto = self.values.get(..upto)?;
-        upto.iter().rev().find(|(_, value)| matches(value)).map(|(from, _)| *from)
+        upto.iter()
+            .rev()
+            .find(|(_, value)| matches(value))
+            .map(|(from, _)| *from)
     }
 }
 
@@ -62,7 +65,10 @@ mod tests {
         assert_eq!(versions.at(Lsn(10)), Some((Lsn(10), &'a')));
         assert_eq!(versions.at(Lsn(29)), Some((Lsn(20), &'b')));
         assert_eq!(versions.at(Lsn::MAX), Some((Lsn(30), &'c')));
-        assert_eq!(versions.last_where(Lsn(29), |value| *value < 'b'), Some(Lsn(10)));
+        assert_eq!(
+            versions.last_where(Lsn(29), |value| *value < 'b'),
+            Some(Lsn(10))
+        );
         assert_eq!(versions.last_where(Lsn(29), |value| *value == 'c'), None);
     }
 }

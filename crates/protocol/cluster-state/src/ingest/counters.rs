@@ -134,7 +134,13 @@ impl ClusterIngest {
         }
         if self.counters.next_multi != (next, next_offset) {
             self.counters.next_multi = (next, next_offset);
-            sink.state(end, StateChange::NextMulti { multi: next, offset: next_offset });
+            sink.state(
+                end,
+                StateChange::NextMulti {
+                    multi: next,
+                    offset: next_offset,
+                },
+            );
         }
     }
 
@@ -148,15 +154,31 @@ impl ClusterIngest {
     ) {
         if self.counters.oldest_multi != (end_multi, oldest_db) {
             self.counters.oldest_multi = (end_multi, oldest_db);
-            sink.state(end, StateChange::OldestMulti { multi: end_multi, db: oldest_db });
+            sink.state(
+                end,
+                StateChange::OldestMulti {
+                    multi: end_multi,
+                    db: oldest_db,
+                },
+            );
         }
-        self.cut_slru(Slru::MultiXactMembers, end_member / MULTIXACT_MEMBERS_PER_PAGE, end, sink);
+        self.cut_slru(
+            Slru::MultiXactMembers,
+            end_member / MULTIXACT_MEMBERS_PER_PAGE,
+            end,
+            sink,
+        );
         // The offset of the last forgotten multixact is kept: it ends the one before the oldest.
         let last_forgotten = match end_multi.wrapping_sub(1) {
             0 => u32::MAX,
             multi => multi,
         };
-        self.cut_slru(Slru::MultiXactOffsets, last_forgotten / MULTIXACT_OFFSETS_PER_PAGE, end, sink);
+        self.cut_slru(
+            Slru::MultiXactOffsets,
+            last_forgotten / MULTIXACT_OFFSETS_PER_PAGE,
+            end,
+            sink,
+        );
     }
 
     pub(super) fn clog(
@@ -165,7 +187,12 @@ impl ClusterIngest {
         end: Lsn,
         sink: &mut impl ChangeSink,
     ) -> Result<(), BodyError> {
-        if let ClogRecord::Truncate { page, oldest_xid, oldest_db } = ClogRecord::decode(record)? {
+        if let ClogRecord::Truncate {
+            page,
+            oldest_xid,
+            oldest_db,
+        } = ClogRecord::decode(record)?
+        {
             self.cut_slru(Slru::Clog, slru_page(page)?, end, sink);
             // PostgreSQL itself remembers the limit only in checkpoints; but ids before it have no
             // status any more, so a server that starts here must not look for one.
@@ -195,7 +222,13 @@ impl ClusterIngest {
             let cut = extent.truncated(slru, page);
             if cut != *extent {
                 *extent = cut;
-                sink.state(end, StateChange::Slru { slru, extent: Some(cut) });
+                sink.state(
+                    end,
+                    StateChange::Slru {
+                        slru,
+                        extent: Some(cut),
+                    },
+                );
             }
         }
     }
@@ -230,22 +263,37 @@ impl ClusterIngest {
         }
         sink.state(end, StateChange::Parameters(self.parameters));
         self.set_facts();
-        match (before.track_commit_timestamp, self.parameters.track_commit_timestamp) {
+        match (
+            before.track_commit_timestamp,
+            self.parameters.track_commit_timestamp,
+        ) {
             (false, true) => {
                 // Only transactions from here on have a timestamp; the server makes the page of the
                 // next one without logging it.
                 let next = self.counters.next_xid.xid();
                 self.set_commit_timestamps(next, next, end, sink);
                 let page = next / COMMIT_TS_XACTS_PER_PAGE;
-                let extent = SlruExtent { first: page, last: page };
+                let extent = SlruExtent {
+                    first: page,
+                    last: page,
+                };
                 self.slrus.insert(Slru::CommitTs, extent);
-                let change = StateChange::Slru { slru: Slru::CommitTs, extent: Some(extent) };
+                let change = StateChange::Slru {
+                    slru: Slru::CommitTs,
+                    extent: Some(extent),
+                };
                 sink.state(end, change);
             }
             (true, false) => {
                 self.set_commit_timestamps(0, 0, end, sink);
                 if self.slrus.remove(&Slru::CommitTs).is_some() {
-                    sink.state(end, StateChange::Slru { slru: Slru::CommitTs, extent: None });
+                    sink.state(
+                        end,
+                        StateChange::Slru {
+                            slru: Slru::CommitTs,
+                            extent: None,
+                        },
+                    );
                 }
             }
             _ => {}
@@ -259,12 +307,22 @@ impl ClusterIngest {
         sink: &mut impl ChangeSink,
     ) -> Result<(), BodyError> {
         match ReplOriginRecord::decode(record)? {
-            ReplOriginRecord::Set { origin, remote_lsn, force } => {
+            ReplOriginRecord::Set {
+                origin,
+                remote_lsn,
+                force,
+            } => {
                 self.advance_origin(origin, remote_lsn, force, end, sink);
             }
             ReplOriginRecord::Drop { origin } => {
                 if self.origins.remove(&origin).is_some() {
-                    sink.state(end, StateChange::ReplicationOrigin { id: origin, remote: None });
+                    sink.state(
+                        end,
+                        StateChange::ReplicationOrigin {
+                            id: origin,
+                            remote: None,
+                        },
+                    );
                 }
             }
         }

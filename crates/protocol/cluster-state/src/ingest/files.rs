@@ -1,7 +1,7 @@
 //! Relations, databases, tablespaces and relation maps.
 
-use pg_types::{BlockNumber, ForkNumber, Lsn, Oid, RelFileLocator, RelFork};
 use pg_page::visibility_map::HEAP_BLOCKS_PER_PAGE;
+use pg_types::{BlockNumber, ForkNumber, Lsn, Oid, RelFileLocator, RelFork};
 use pg_wal::Record;
 use pg_wal::records::dbase::DbaseRecord;
 use pg_wal::records::relmap::RelmapUpdate;
@@ -25,7 +25,10 @@ impl ClusterIngest {
                 // under this name is of an earlier life.
                 let fork = RelFork { locator, fork };
                 self.forks.insert(fork, 0);
-                let state = Some(ForkState { blocks: 0, change: ForkChange::Cut });
+                let state = Some(ForkState {
+                    blocks: 0,
+                    change: ForkChange::Cut,
+                });
                 sink.state(end, StateChange::Fork { fork, state });
             }
             SmgrRecord::Truncate { rel, blocks, flags } => {
@@ -44,18 +47,31 @@ impl ClusterIngest {
         sink: &mut impl ChangeSink,
     ) {
         if flags & TRUNCATE_HEAP != 0 {
-            let fork = RelFork { locator, fork: ForkNumber::Main };
+            let fork = RelFork {
+                locator,
+                fork: ForkNumber::Main,
+            };
             self.cut_fork(fork, blocks, end, sink);
         }
         if flags & TRUNCATE_VM != 0 {
-            let fork = RelFork { locator, fork: ForkNumber::Vm };
+            let fork = RelFork {
+                locator,
+                fork: ForkNumber::Vm,
+            };
             self.cut_fork(fork, blocks.div_ceil(HEAP_BLOCKS_PER_PAGE), end, sink);
         }
         if flags & TRUNCATE_FSM != 0 {
             // Free space is not logged, so the map that is known is an old one, and clearing its
             // tail is not logged either. A map that offers blocks past the end makes early minor
             // releases fail ("could not read block"), so it goes; PostgreSQL makes a new one.
-            self.drop_fork(RelFork { locator, fork: ForkNumber::Fsm }, end, sink);
+            self.drop_fork(
+                RelFork {
+                    locator,
+                    fork: ForkNumber::Fsm,
+                },
+                end,
+                sink,
+            );
         }
     }
 
@@ -98,12 +114,24 @@ impl ClusterIngest {
         sink: &mut impl ChangeSink,
     ) -> Result<(), BodyError> {
         match DbaseRecord::decode(record)? {
-            DbaseRecord::CreateFileCopy { db, space, source_db, source_space } => {
+            DbaseRecord::CreateFileCopy {
+                db,
+                space,
+                source_db,
+                source_space,
+            } => {
                 self.copy_directory((source_space, source_db), (space, db), end, sink);
             }
             DbaseRecord::CreateWalLog { db, space } => {
                 self.databases.insert((space, db));
-                sink.state(end, StateChange::Database { spc: space, db, exists: true });
+                sink.state(
+                    end,
+                    StateChange::Database {
+                        spc: space,
+                        db,
+                        exists: true,
+                    },
+                );
             }
             DbaseRecord::Drop { db, spaces } => {
                 for spc in spaces.iter() {
@@ -123,11 +151,18 @@ impl ClusterIngest {
         sink: &mut impl ChangeSink,
     ) {
         let (spc, db) = to;
-        let change = ForkChange::CopiedFrom { spc: from.0, db: from.1 };
+        let change = ForkChange::CopiedFrom {
+            spc: from.0,
+            db: from.1,
+        };
         let copied: Vec<(RelFork, BlockNumber)> = self
             .forks_in(from)
             .map(|(fork, blocks)| {
-                let locator = RelFileLocator { spc, db, rel: fork.locator.rel };
+                let locator = RelFileLocator {
+                    spc,
+                    db,
+                    rel: fork.locator.rel,
+                };
                 (RelFork { locator, ..fork }, blocks)
             })
             .collect();
@@ -137,7 +172,10 @@ impl ClusterIngest {
         }
         for (fork, blocks) in &copied {
             self.forks.insert(*fork, *blocks);
-            let state = Some(ForkState { blocks: *blocks, change });
+            let state = Some(ForkState {
+                blocks: *blocks,
+                change,
+            });
             sink.state(end, StateChange::Fork { fork: *fork, state });
         }
         for fork in replaced {
@@ -148,7 +186,14 @@ impl ClusterIngest {
         let map = self.relation_maps.get(&from).cloned();
         self.set_relation_map(spc, db, map, end, sink);
         self.databases.insert(to);
-        sink.state(end, StateChange::Database { spc, db, exists: true });
+        sink.state(
+            end,
+            StateChange::Database {
+                spc,
+                db,
+                exists: true,
+            },
+        );
     }
 
     fn drop_directory(&mut self, directory: (Oid, Oid), end: Lsn, sink: &mut impl ChangeSink) {
@@ -159,7 +204,14 @@ impl ClusterIngest {
         }
         self.set_relation_map(spc, db, None, end, sink);
         if self.databases.remove(&directory) {
-            sink.state(end, StateChange::Database { spc, db, exists: false });
+            sink.state(
+                end,
+                StateChange::Database {
+                    spc,
+                    db,
+                    exists: false,
+                },
+            );
         }
     }
 
@@ -181,17 +233,33 @@ impl ClusterIngest {
                 let path = std::str::from_utf8(path).map_err(|_| BodyError::TablespacePath)?;
                 self.tablespaces.insert(space);
                 let location = Some(path.to_owned());
-                sink.state(end, StateChange::Tablespace { oid: space, location });
+                sink.state(
+                    end,
+                    StateChange::Tablespace {
+                        oid: space,
+                        location,
+                    },
+                );
             }
             TblspcRecord::Drop { space } => {
                 // It is empty, except for directories of databases that have nothing left in it.
-                let left: Vec<(Oid, Oid)> =
-                    self.databases.iter().filter(|(spc, _)| *spc == space).copied().collect();
+                let left: Vec<(Oid, Oid)> = self
+                    .databases
+                    .iter()
+                    .filter(|(spc, _)| *spc == space)
+                    .copied()
+                    .collect();
                 for directory in left {
                     self.drop_directory(directory, end, sink);
                 }
                 if self.tablespaces.remove(&space) {
-                    sink.state(end, StateChange::Tablespace { oid: space, location: None });
+                    sink.state(
+                        end,
+                        StateChange::Tablespace {
+                            oid: space,
+                            location: None,
+                        },
+                    );
                 }
             }
         }

@@ -93,7 +93,13 @@ impl ClusterIngest {
             return;
         }
         self.origins.insert(id, remote);
-        sink.state(end, StateChange::ReplicationOrigin { id, remote: Some(remote) });
+        sink.state(
+            end,
+            StateChange::ReplicationOrigin {
+                id,
+                remote: Some(remote),
+            },
+        );
     }
 
     pub(super) fn standby(&mut self, record: &Record<'_>) -> Result<(), BodyError> {
@@ -120,7 +126,11 @@ impl ClusterIngest {
         sink: &mut impl ChangeSink,
     ) -> Result<(), BodyError> {
         match MultiXactRecord::decode(record)? {
-            MultiXactRecord::Create { multi, offset, members } => {
+            MultiXactRecord::Create {
+                multi,
+                offset,
+                members,
+            } => {
                 for member in members.iter() {
                     self.note_xid(member.xid);
                 }
@@ -129,7 +139,12 @@ impl ClusterIngest {
                 let count = u32::try_from(members.len()).unwrap_or(u32::MAX);
                 self.advance_multi(next, offset.wrapping_add(count), end, sink);
             }
-            MultiXactRecord::Truncate { oldest_db, end_multi, end_member, .. } => {
+            MultiXactRecord::Truncate {
+                oldest_db,
+                end_multi,
+                end_member,
+                ..
+            } => {
                 self.truncate_multixacts(oldest_db, end_multi, end_member, end, sink);
             }
             // Pages that begin come out of `page_changes`.

@@ -4,18 +4,23 @@ use cluster_state::{
     ChangeSink, ClusterHistory, ClusterIngest, EncodedChange, IngestError, Skeleton, StateChange,
 };
 use pg_page::ControlFile;
-use pg_types::{CheckPoint, FullXid, Lsn, PageKey, PgMajor, RelFileLocator, RelFork, TimelineId, Xid};
+use pg_types::{
+    CheckPoint, FullXid, Lsn, PageKey, PgMajor, RelFileLocator, RelFork, TimelineId, Xid,
+};
 use pg_wal::{RmgrId, StreamedRecord};
 
 /// End of the import's checkpoint.
 pub const IMPORTED: Lsn = Lsn(0x0100_0000);
+
+/// Key, LSN and value as the page store keeps them.
+type Stored = Vec<(Vec<u8>, Lsn, Option<Vec<u8>>)>;
 
 pub struct Cluster {
     pub major: PgMajor,
     pub history: ClusterHistory,
     pub ingest: ClusterIngest,
     pub pages: Vec<(PageKey, Lsn)>,
-    stored: Vec<(Vec<u8>, Lsn, Option<Vec<u8>>)>,
+    stored: Stored,
     at: Lsn,
 }
 
@@ -57,7 +62,11 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     for byte in bytes {
         crc ^= u32::from(*byte);
         for _ in 0..8 {
-            crc = if crc & 1 != 0 { crc >> 1 ^ 0x82F6_3B78 } else { crc >> 1 };
+            crc = if crc & 1 != 0 {
+                crc >> 1 ^ 0x82F6_3B78
+            } else {
+                crc >> 1
+            };
         }
     }
     !crc
@@ -82,7 +91,7 @@ pub fn checkpoint() -> CheckPoint {
 struct Sink<'a> {
     history: &'a mut ClusterHistory,
     pages: &'a mut Vec<(PageKey, Lsn)>,
-    stored: &'a mut Vec<(Vec<u8>, Lsn, Option<Vec<u8>>)>,
+    stored: &'a mut Stored,
 }
 
 impl ChangeSink for Sink<'_> {
@@ -96,10 +105,14 @@ impl ChangeSink for Sink<'_> {
         change.encode(&mut encoded);
         let key = encoded.key().to_vec();
         assert!(
-            !self.stored.iter().any(|(other, at, _)| *other == key && *at == lsn),
+            !self
+                .stored
+                .iter()
+                .any(|(other, at, _)| *other == key && *at == lsn),
             "two changes of one thing at one LSN"
         );
-        self.stored.push((key, lsn, encoded.value().map(<[u8]>::to_vec)));
+        self.stored
+            .push((key, lsn, encoded.value().map(<[u8]>::to_vec)));
         self.history.insert(lsn, change);
     }
 }
@@ -109,13 +122,26 @@ impl Cluster {
         let mut history = ClusterHistory::default();
         let (mut pages, mut stored) = (Vec::new(), Vec::new());
         let control = control_file(major, checkpoint);
-        for change in StateChange::of_control_file(&control).into_iter().chain(more) {
-            let mut sink =
-                Sink { history: &mut history, pages: &mut pages, stored: &mut stored };
+        for change in StateChange::of_control_file(&control)
+            .into_iter()
+            .chain(more)
+        {
+            let mut sink = Sink {
+                history: &mut history,
+                pages: &mut pages,
+                stored: &mut stored,
+            };
             sink.state(IMPORTED, change);
         }
         let ingest = ClusterIngest::resume(&history, IMPORTED).expect("a complete history");
-        Cluster { major, history, ingest, pages, stored, at: IMPORTED }
+        Cluster {
+            major,
+            history,
+            ingest,
+            pages,
+            stored,
+            at: IMPORTED,
+        }
     }
 
     /// Feeds a record with block references and returns its end.
@@ -150,7 +176,11 @@ impl Cluster {
         bytes.extend_from_slice(&body);
         let start = self.at;
         let end = start.advance(total as u64).align8();
-        let record = StreamedRecord { start, end, bytes: &bytes };
+        let record = StreamedRecord {
+            start,
+            end,
+            bytes: &bytes,
+        };
         let mut sink = Sink {
             history: &mut self.history,
             pages: &mut self.pages,
@@ -163,7 +193,8 @@ impl Cluster {
 
     /// Feeds a record without blocks and returns its end.
     pub fn feed(&mut self, rmid: RmgrId, info: u8, xid: Xid, main: &[u8]) -> Lsn {
-        self.feed_blocks(rmid, info, xid, &[], main).expect("a record that can be ingested")
+        self.feed_blocks(rmid, info, xid, &[], main)
+            .expect("a record that can be ingested")
     }
 
     /// Creates `fork` with `blocks` blocks of full-page images.
@@ -185,12 +216,16 @@ impl Cluster {
     }
 
     pub fn skeleton(&self, lsn: Lsn) -> Skeleton {
-        self.history.skeleton_at(lsn, Lsn::INVALID).expect("a skeleton")
+        self.history
+            .skeleton_at(lsn, Lsn::INVALID)
+            .expect("a skeleton")
     }
 
     pub fn checkpoint_at(&self, lsn: Lsn) -> CheckPoint {
         let hex = self.skeleton(lsn).control;
-        ControlFile::decode(&unhex(&hex)).expect("a control file").checkpoint()
+        ControlFile::decode(&unhex(&hex))
+            .expect("a control file")
+            .checkpoint()
     }
 
     /// What another process knows after loading what was stored.
@@ -218,5 +253,8 @@ pub fn unhex(text: &str) -> Vec<u8> {
 
 /// Little-endian numbers, one after the other.
 pub fn words(fields: &[u32]) -> Vec<u8> {
-    fields.iter().flat_map(|field| field.to_le_bytes()).collect()
+    fields
+        .iter()
+        .flat_map(|field| field.to_le_bytes())
+        .collect()
 }

@@ -10,7 +10,10 @@ const SPC: u32 = 1663;
 const DB: u32 = 5;
 
 fn fork(db: u32, rel: u32, fork: ForkNumber) -> RelFork {
-    RelFork { locator: RelFileLocator { spc: SPC, db, rel }, fork }
+    RelFork {
+        locator: RelFileLocator { spc: SPC, db, rel },
+        fork,
+    }
 }
 
 fn main_fork(rel: u32) -> RelFork {
@@ -27,7 +30,12 @@ fn cluster() -> Cluster {
 
 fn create(cluster: &mut Cluster, fork: RelFork) -> Lsn {
     let RelFileLocator { spc, db, rel } = fork.locator;
-    cluster.feed(RmgrId::SMGR, 0x10, 800, &words(&[spc, db, rel, fork.fork as u32]))
+    cluster.feed(
+        RmgrId::SMGR,
+        0x10,
+        800,
+        &words(&[spc, db, rel, fork.fork as u32]),
+    )
 }
 
 fn truncate(cluster: &mut Cluster, fork: RelFork, blocks: u32) -> Lsn {
@@ -54,13 +62,21 @@ fn trap_05_truncating_forks_that_were_never_made_makes_none() {
     let lsn = truncate(&mut cluster, table, 0);
     assert_eq!(cluster.history.size_at(table, lsn), Some(0));
     for missing in [ForkNumber::Fsm, ForkNumber::Vm] {
-        assert_eq!(cluster.history.size_at(fork(DB, 16_384, missing), lsn), None);
+        assert_eq!(
+            cluster.history.size_at(fork(DB, 16_384, missing), lsn),
+            None
+        );
     }
     // Not even when the truncation falls into the middle of a map page.
     cluster.write(table, 0..10);
     let lsn = truncate(&mut cluster, table, 3);
     assert_eq!(cluster.history.size_at(table, lsn), Some(3));
-    assert_eq!(cluster.history.size_at(fork(DB, 16_384, ForkNumber::Vm), lsn), None);
+    assert_eq!(
+        cluster
+            .history
+            .size_at(fork(DB, 16_384, ForkNumber::Vm), lsn),
+        None
+    );
 }
 
 #[test]
@@ -78,8 +94,16 @@ fn trap_06_a_cut_relation_grows_again_from_zeros() {
     assert_eq!(cluster.history.size_at(table, cut), Some(4));
     assert_eq!(cluster.history.size_at(table, grown), Some(9));
     assert_eq!(cluster.history.size_at(map, cut), Some(1));
-    assert_eq!(cluster.history.size_at(fork(DB, 16_384, ForkNumber::Fsm), cut), None);
-    let anew = BlockOrigin { since: cut, base: BlockBase::Zero };
+    assert_eq!(
+        cluster
+            .history
+            .size_at(fork(DB, 16_384, ForkNumber::Fsm), cut),
+        None
+    );
+    let anew = BlockOrigin {
+        since: cut,
+        base: BlockBase::Zero,
+    };
     assert_eq!(cluster.history.origin(&key(table, 4), grown), anew);
     assert!(cluster.history.origin(&key(table, 3), grown).since < full);
     assert!(cluster.history.origin(&key(table, 4), full).since < full);
@@ -110,7 +134,10 @@ fn trap_07_a_reused_relation_number_begins_empty() {
     let created = create(&mut cluster, table);
     let second = cluster.write(table, 0..2);
     assert_eq!(cluster.history.size_at(table, second), Some(2));
-    assert_eq!(cluster.history.origin(&key(table, 0), second).since, created);
+    assert_eq!(
+        cluster.history.origin(&key(table, 0), second).since,
+        created
+    );
     // A relation made by a transaction that aborts goes too.
     let aborted = end_transaction(&mut cluster, 0x20, &[table]);
     assert_eq!(cluster.history.size_at(table, aborted), None);
@@ -135,28 +162,57 @@ fn trap_16_a_file_copied_database_has_the_maps_and_pages_of_its_source() {
     let copy = fork(20_000, 1259, ForkNumber::Main);
     assert_eq!(cluster.history.size_at(copy, later), Some(3));
     let origin = cluster.history.origin(&key(copy, 2), later);
-    let base = BlockBase::CopyOf { key: key(table, 2), lsn: copied };
-    assert_eq!(origin, BlockOrigin { since: copied, base });
+    let base = BlockBase::CopyOf {
+        key: key(table, 2),
+        lsn: copied,
+    };
+    assert_eq!(
+        origin,
+        BlockOrigin {
+            since: copied,
+            base
+        }
+    );
     let skeleton = cluster.skeleton(later);
     let bytes_of = |db: u32| {
-        let map = skeleton.relation_maps.iter().find(|map| map.db == db).expect("a map");
+        let map = skeleton
+            .relation_maps
+            .iter()
+            .find(|map| map.db == db)
+            .expect("a map");
         unhex(&map.bytes)
     };
-    assert_eq!((bytes_of(20_000), bytes_of(1)), (vec![7; 512], vec![9; 512]));
-    assert!(skeleton.databases.contains(&DatabaseDir { spc: SPC, db: 20_000 }));
+    assert_eq!(
+        (bytes_of(20_000), bytes_of(1)),
+        (vec![7; 512], vec![9; 512])
+    );
+    assert!(skeleton.databases.contains(&DatabaseDir {
+        spc: SPC,
+        db: 20_000
+    }));
     // A new relation of the copy is its own from the start.
     let own = fork(20_000, 30_000, ForkNumber::Main);
     create(&mut cluster, own);
     let end = cluster.write(own, 0..1);
-    assert_eq!(cluster.history.origin(&key(own, 0), end).base, BlockBase::Zero);
+    assert_eq!(
+        cluster.history.origin(&key(own, 0), end).base,
+        BlockBase::Zero
+    );
     assert_eq!(cluster.reloaded().skeleton(end), cluster.skeleton(end));
 
     let mut main = words(&[20_000, 1]);
     main.extend(words(&[SPC]));
     let dropped = cluster.feed(RmgrId::DBASE, 0x20, 0, &main);
     let left = cluster.skeleton(dropped);
-    assert!(left.relations.iter().all(|relation| relation.fork.locator.db == 1));
-    assert!(!left.databases.contains(&DatabaseDir { spc: SPC, db: 20_000 }));
+    assert!(
+        left.relations
+            .iter()
+            .all(|relation| relation.fork.locator.db == 1)
+    );
+    assert!(!left.databases.contains(&DatabaseDir {
+        spc: SPC,
+        db: 20_000
+    }));
     assert!(left.relation_maps.iter().all(|map| map.db != 20_000));
 }
 
@@ -168,7 +224,13 @@ fn trap_16_a_database_made_by_wal_gets_its_own_map() {
     main.extend([3; 512]);
     let lsn = cluster.feed(RmgrId::RELMAP, 0, 800, &main);
     let skeleton = cluster.skeleton(lsn);
-    assert_eq!(skeleton.databases, [DatabaseDir { spc: SPC, db: 20_000 }]);
+    assert_eq!(
+        skeleton.databases,
+        [DatabaseDir {
+            spc: SPC,
+            db: 20_000
+        }]
+    );
     assert_eq!(unhex(&skeleton.relation_maps[0].bytes), vec![3; 512]);
 }
 
@@ -178,8 +240,12 @@ fn trap_17_of_an_unlogged_relation_only_the_init_fork_is_there() {
     let init = fork(DB, 16_400, ForkNumber::Init);
     create(&mut cluster, init);
     let lsn = cluster.write(init, 0..1);
-    let forks: Vec<RelFork> =
-        cluster.skeleton(lsn).relations.iter().map(|relation| relation.fork).collect();
+    let forks: Vec<RelFork> = cluster
+        .skeleton(lsn)
+        .relations
+        .iter()
+        .map(|relation| relation.fork)
+        .collect();
     assert_eq!(forks, [init]);
     // A main fork that got in is not served: PostgreSQL makes it from the init fork.
     let lsn = cluster.write(main_fork(16_400), 0..4);
@@ -204,12 +270,29 @@ fn trap_18_tablespaces_and_commit_timestamps_come_and_go() {
         main
     };
     let pages = |skeleton: cluster_state::Skeleton| -> Vec<SlruRange> {
-        skeleton.slrus.into_iter().filter(|range| range.slru == Slru::CommitTs).collect()
+        skeleton
+            .slrus
+            .into_iter()
+            .filter(|range| range.slru == Slru::CommitTs)
+            .collect()
     };
     let on = cluster.feed(RmgrId::XLOG, 0x60, 0, &parameters(1));
-    assert_eq!(pages(cluster.skeleton(on)), [SlruRange { slru: Slru::CommitTs, first: 0, last: 0 }]);
+    assert_eq!(
+        pages(cluster.skeleton(on)),
+        [SlruRange {
+            slru: Slru::CommitTs,
+            first: 0,
+            last: 0
+        }]
+    );
     let checkpoint = cluster.checkpoint_at(on);
-    assert_eq!((checkpoint.oldest_commit_ts_xid, checkpoint.newest_commit_ts_xid), (800, 799));
+    assert_eq!(
+        (
+            checkpoint.oldest_commit_ts_xid,
+            checkpoint.newest_commit_ts_xid
+        ),
+        (800, 799)
+    );
     let off = cluster.feed(RmgrId::XLOG, 0x60, 0, &parameters(0));
     assert!(pages(cluster.skeleton(off)).is_empty());
     assert_eq!(cluster.checkpoint_at(off).oldest_commit_ts_xid, 0);

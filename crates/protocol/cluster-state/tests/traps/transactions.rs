@@ -7,7 +7,10 @@ use pg_wal::RmgrId;
 use crate::cluster::{Cluster, IMPORTED, checkpoint, crc32c, unhex, words};
 
 fn cluster_at(next_xid: FullXid) -> Cluster {
-    let checkpoint = CheckPoint { next_xid, ..checkpoint() };
+    let checkpoint = CheckPoint {
+        next_xid,
+        ..checkpoint()
+    };
     Cluster::new(PgMajor::V15, &checkpoint, Vec::new())
 }
 
@@ -23,7 +26,9 @@ fn commit(cluster: &mut Cluster, xid: u32, subxacts: &[u32]) -> Lsn {
 
 fn ranges(cluster: &Cluster, slru: Slru, lsn: Lsn) -> Vec<(u32, u32)> {
     let all = cluster.skeleton(lsn).slrus.into_iter();
-    all.filter(|range| range.slru == slru).map(|SlruRange { first, last, .. }| (first, last)).collect()
+    all.filter(|range| range.slru == slru)
+        .map(|SlruRange { first, last, .. }| (first, last))
+        .collect()
 }
 
 #[test]
@@ -40,10 +45,16 @@ fn trap_11_the_transaction_counter_is_never_below_the_true_one() {
             assert!(given.0 < next.0 + 1024 + 3);
             assert!(given.xid() >= 3);
         }
-        assert_eq!(next.epoch(), if near == u32::MAX { epoch + 1 } else { epoch });
+        assert_eq!(
+            next.epoch(),
+            if near == u32::MAX { epoch + 1 } else { epoch }
+        );
         let lsn = commit(&mut cluster, 0, &[]);
         assert!(cluster.checkpoint_at(lsn).next_xid.0 < next.0 + 1024);
-        assert_eq!(cluster.reloaded().checkpoint_at(lsn), cluster.checkpoint_at(lsn));
+        assert_eq!(
+            cluster.reloaded().checkpoint_at(lsn),
+            cluster.checkpoint_at(lsn)
+        );
     }
 }
 
@@ -51,13 +62,21 @@ fn trap_11_the_transaction_counter_is_never_below_the_true_one() {
 fn trap_11_a_shutdown_checkpoint_is_exact() {
     let mut cluster = cluster_at(FullXid::new(0, 800));
     commit(&mut cluster, 900, &[]);
-    let at = CheckPoint { next_xid: FullXid::new(0, 905), next_oid: 17_000, ..checkpoint() };
+    let at = CheckPoint {
+        next_xid: FullXid::new(0, 905),
+        next_oid: 17_000,
+        ..checkpoint()
+    };
     let lsn = cluster.feed(RmgrId::XLOG, 0x00, 0, &at.encode(PgMajor::V15));
     assert_eq!(cluster.checkpoint_at(lsn).next_xid, FullXid::new(0, 905));
     assert_eq!(cluster.checkpoint_at(lsn).next_oid, 17_000);
     // An online one is a lower bound, and its OID counter is older than the records before it.
     let oid = cluster.feed(RmgrId::XLOG, 0x30, 0, &words(&[25_192]));
-    let online = CheckPoint { next_xid: FullXid::new(0, 850), next_oid: 17_000, ..at };
+    let online = CheckPoint {
+        next_xid: FullXid::new(0, 850),
+        next_oid: 17_000,
+        ..at
+    };
     let lsn = cluster.feed(RmgrId::XLOG, 0x10, 0, &online.encode(PgMajor::V15));
     assert_eq!(cluster.checkpoint_at(oid).next_oid, 25_192);
     assert_eq!(cluster.checkpoint_at(lsn).next_oid, 25_192);
@@ -70,7 +89,10 @@ fn trap_12_subtransactions_and_prepared_ids_advance_the_counter() {
         slru: Slru::Clog,
         extent: Some(SlruExtent { first: 0, last: 0 }),
     }];
-    let at = CheckPoint { next_xid: FullXid::new(0, 32_700), ..checkpoint() };
+    let at = CheckPoint {
+        next_xid: FullXid::new(0, 32_700),
+        ..checkpoint()
+    };
     let mut cluster = Cluster::new(PgMajor::V15, &at, extents);
     let lsn = commit(&mut cluster, 32_760, &[32_761, 32_770, 40_000]);
     assert!(cluster.checkpoint_at(lsn).next_xid > FullXid::new(0, 40_000));
@@ -88,7 +110,10 @@ fn trap_13_multixact_counters_wrap_past_zero() {
     };
     let extents = vec![StateChange::Slru {
         slru: Slru::MultiXactOffsets,
-        extent: Some(SlruExtent { first: 2_097_140, last: 2_097_151 }),
+        extent: Some(SlruExtent {
+            first: 2_097_140,
+            last: 2_097_151,
+        }),
     }];
     let mut cluster = Cluster::new(PgMajor::V17, &checkpoint, extents);
     let mut main = words(&[u32::MAX, u32::MAX - 1, 3]);
@@ -96,11 +121,18 @@ fn trap_13_multixact_counters_wrap_past_zero() {
     let lsn = cluster.feed(RmgrId::MULTIXACT, 0x20, 0, &main);
     let at = cluster.checkpoint_at(lsn);
     assert_eq!((at.next_multi, at.next_multi_offset), (1, 1));
-    assert!(at.next_xid > FullXid::new(0, 2000), "members are transactions too");
+    assert!(
+        at.next_xid > FullXid::new(0, 2000),
+        "members are transactions too"
+    );
     assert_eq!(cluster.checkpoint_at(IMPORTED).next_multi, u32::MAX);
     // Truncation moves the limit and the first pages.
-    let truncated =
-        cluster.feed(RmgrId::MULTIXACT, 0x30, 0, &words(&[5, u32::MAX - 10, u32::MAX, 0, 0]));
+    let truncated = cluster.feed(
+        RmgrId::MULTIXACT,
+        0x30,
+        0,
+        &words(&[5, u32::MAX - 10, u32::MAX, 0, 0]),
+    );
     let at = cluster.checkpoint_at(truncated);
     assert_eq!((at.oldest_multi, at.oldest_multi_db), (u32::MAX, 5));
 }
@@ -111,7 +143,10 @@ fn trap_14_truncated_status_pages_are_gone_and_their_ids_too_old() {
         slru: Slru::Clog,
         extent: Some(SlruExtent { first: 0, last: 70 }),
     }];
-    let at = CheckPoint { next_xid: FullXid::new(0, 70 * 32_768 + 9), ..checkpoint() };
+    let at = CheckPoint {
+        next_xid: FullXid::new(0, 70 * 32_768 + 9),
+        ..checkpoint()
+    };
     let mut cluster = Cluster::new(PgMajor::V15, &at, extents);
     assert_eq!(ranges(&cluster, Slru::Clog, IMPORTED), [(0, 70)]);
     let lsn = cluster.feed(RmgrId::CLOG, 0x10, 0, &words(&[40, 40 * 32_768 + 5, 7]));
@@ -128,7 +163,10 @@ fn trap_14_the_first_id_of_a_page_needs_no_page() {
         slru: Slru::Clog,
         extent: Some(SlruExtent { first: 0, last: 0 }),
     }];
-    let at = CheckPoint { next_xid: FullXid::new(0, 32_768), ..checkpoint() };
+    let at = CheckPoint {
+        next_xid: FullXid::new(0, 32_768),
+        ..checkpoint()
+    };
     let cluster = Cluster::new(PgMajor::V15, &at, extents);
     assert_eq!(ranges(&cluster, Slru::Clog, IMPORTED), [(0, 0)]);
 }
@@ -151,8 +189,14 @@ fn prepare_body(xid: u32, gid: &[u8]) -> Vec<u8> {
 
 #[test]
 fn trap_15_two_phase_files_carry_epoch_and_checksum() {
-    for (major, name) in [(PgMajor::V15, "00000320"), (PgMajor::V17, "0000000200000320")] {
-        let at = CheckPoint { next_xid: FullXid::new(2, 800), ..checkpoint() };
+    for (major, name) in [
+        (PgMajor::V15, "00000320"),
+        (PgMajor::V17, "0000000200000320"),
+    ] {
+        let at = CheckPoint {
+            next_xid: FullXid::new(2, 800),
+            ..checkpoint()
+        };
         let mut cluster = Cluster::new(major, &at, Vec::new());
         let body = prepare_body(800, b"gid");
         let prepared = cluster.feed(RmgrId::XACT, 0x10, 800, &body);
@@ -166,7 +210,11 @@ fn trap_15_two_phase_files_carry_epoch_and_checksum() {
         // behind subtransactions, relations, statistics and invalidations.
         let mut reloaded = cluster.reloaded();
         let mut main = vec![0; 8];
-        main.extend(words(&[1 << 0 | 1 << 1 | 1 << 3 | 1 << 4 | 1 << 8, 5, 1663]));
+        main.extend(words(&[
+            1 << 0 | 1 << 1 | 1 << 3 | 1 << 4 | 1 << 8,
+            5,
+            1663,
+        ]));
         main.extend(words(&[1, 801]));
         main.extend(words(&[1, 9, 9, 9]));
         main.extend(words(&[1, 1, 2, 3, 4]));
@@ -202,10 +250,20 @@ fn a_new_timeline_and_its_origins_are_known() {
 #[test]
 fn what_is_not_known_stops_ingestion_by_name() {
     let mut cluster = cluster_at(FullXid::new(0, 800));
-    let refused = cluster.feed_blocks(RmgrId::XLOG, 0xF0, 0, &[], &[0; 8]).unwrap_err();
+    let refused = cluster
+        .feed_blocks(RmgrId::XLOG, 0xF0, 0, &[], &[0; 8])
+        .unwrap_err();
     let text = refused.to_string();
-    assert!(matches!(refused, IngestError::Malformed { .. } | IngestError::Unsupported { .. }));
-    assert!(text.contains("XLOG") && text.contains("0xf0") && text.contains("0/1000000"), "{text}");
-    let refused = cluster.feed_blocks(RmgrId(77), 0x10, 0, &[], &[0; 8]).unwrap_err();
+    assert!(matches!(
+        refused,
+        IngestError::Malformed { .. } | IngestError::Unsupported { .. }
+    ));
+    assert!(
+        text.contains("XLOG") && text.contains("0xf0") && text.contains("0/1000000"),
+        "{text}"
+    );
+    let refused = cluster
+        .feed_blocks(RmgrId(77), 0x10, 0, &[], &[0; 8])
+        .unwrap_err();
     assert!(refused.to_string().contains("77"), "{refused}");
 }
