@@ -79,7 +79,7 @@ pub enum Fault {
 }
 
 /// Decides about and observes the store's operations; for tests.
-pub trait DiskFaults: Send + Sync {
+pub trait DiskFaults: Send + Sync + std::fmt::Debug {
     /// Called before each operation.
     fn before(&self, operation: &DiskOperation<'_>) -> Fault;
     /// Called after each operation that succeeded.

@@ -8,7 +8,7 @@ use crate::batch::is_zero_page;
 use crate::delta_layer::following;
 use crate::disk::Disk;
 use crate::error::DiskError;
-use crate::image_layer::{ImageIndex, PAGES_OFFSET, Run};
+use crate::image_layer::{ImageIndex, PAGES_OFFSET, Run, overlap};
 use crate::layer_file::{HEADER_LEN, LayerFileWriter, LayerName};
 
 /// An image layer file being written. Pages may come in any order; runs of neighbours that come
@@ -68,10 +68,15 @@ impl ImageFileWriter {
         Ok(())
     }
 
-    /// Sorts the index and finishes the file, durable under its name when this returns; the
-    /// directory is not synced yet.
-    pub(crate) fn finish(mut self) -> Result<PathBuf, DiskError> {
+    /// Sorts the index; returns a page that came twice, if one did.
+    pub(crate) fn sort(&mut self) -> Option<PageKey> {
         self.index.runs.sort_unstable_by_key(|run| run.key);
+        overlap(&self.index.runs)
+    }
+
+    /// Finishes the file, durable under its name when this returns; the directory is not synced
+    /// yet. The index must have been sorted.
+    pub(crate) fn finish(self) -> Result<PathBuf, DiskError> {
         self.out
             .finish(&self.index.encode(), self.pages, self.pages)
     }

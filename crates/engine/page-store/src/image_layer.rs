@@ -38,6 +38,15 @@ impl Run {
     }
 }
 
+/// The first page that two of these runs have; they must be in order of key.
+pub(crate) fn overlap(runs: &[Run]) -> Option<PageKey> {
+    let both = |(run, next): (&Run, &Run)| {
+        let apart = following(&run.key, &next.key)?;
+        (apart < run.count).then_some(next.key)
+    };
+    runs.iter().zip(runs.iter().skip(1)).find_map(both)
+}
+
 /// Where a page of an image layer is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Slot {

@@ -6,7 +6,7 @@ use pg_types::{BLCKSZ, Lsn, PageKey};
 
 use crate::error::{DiskError, ImageWriteError};
 use crate::image_file::ImageFileWriter;
-use crate::image_layer::{ImageLayer, Run};
+use crate::image_layer::{ImageLayer, Run, overlap};
 use crate::layer_file::LayerName;
 use crate::shared::Shared;
 
@@ -52,7 +52,8 @@ impl ImageLayerWriter {
     /// added one after another.
     ///
     /// # Errors
-    /// [`ImageWriteError`] when the disk refuses; the store then takes nothing more.
+    /// [`ImageWriteError`] when the disk refuses; the store then takes nothing more. A page that comes
+    /// twice shows here or in [`ImageLayerWriter::finish`].
     pub fn add(&mut self, key: PageKey, page: &[u8; BLCKSZ]) -> Result<(), ImageWriteError> {
         if let Some(error) = self.shared.poison.get() {
             return Err(ImageWriteError::Poisoned(error));
@@ -97,9 +98,12 @@ impl ImageLayerWriter {
     }
 
     fn finish_file(&mut self) -> Result<(), ImageWriteError> {
-        let Some((name, file)) = self.current.take() else {
+        let Some((name, mut file)) = self.current.take() else {
             return Ok(());
         };
+        if let Some(key) = file.sort() {
+            return Err(ImageWriteError::Duplicate { key, lsn: self.lsn });
+        }
         let path = file
             .finish()
             .map_err(|error| ImageWriteError::Disk(self.shared.fail(error)))?;
@@ -111,7 +115,7 @@ impl ImageLayerWriter {
     /// Makes everything added durable and readable. Returns the number of files written.
     ///
     /// # Errors
-    /// [`ImageWriteError::Duplicate`] when a page came twice in different files; otherwise a failure
+    /// [`ImageWriteError::Duplicate`] when a page came twice; otherwise a failure
     /// of the disk, after which the store takes nothing more.
     pub fn finish(mut self) -> Result<usize, ImageWriteError> {
         self.finish_file()?;
@@ -132,15 +136,9 @@ impl ImageLayerWriter {
             .flat_map(|(_, layer)| layer.runs().iter().copied())
             .collect();
         runs.sort_unstable_by_key(|run| run.key);
-        for (run, next) in runs.iter().zip(runs.iter().skip(1)) {
-            let apart = crate::delta_layer::following(&run.key, &next.key);
-            if apart.is_some_and(|apart| apart < run.count) {
-                return Err(ImageWriteError::Duplicate {
-                    key: next.key,
-                    lsn: self.lsn,
-                });
-            }
+        match overlap(&runs) {
+            Some(key) => Err(ImageWriteError::Duplicate { key, lsn: self.lsn }),
+            None => Ok(()),
         }
-        Ok(())
     }
 }

@@ -96,6 +96,7 @@ impl MemLayer {
     /// 2³², and there must be fewer than 2³² batches in a layer; the store checks both.
     pub(crate) fn insert(&self, batch: &mut IngestBatch, scratch: &mut ShardScratch) {
         let mut added = 0u64;
+        let versions = batch.len() as u64;
         if !batch.pages.is_empty() {
             let chunk = {
                 let mut chunks = self.chunks.write();
@@ -118,8 +119,7 @@ impl MemLayer {
             added += self.insert_meta(&mut batch.meta);
         }
         self.bytes.fetch_add(added, Ordering::Relaxed);
-        self.versions
-            .fetch_add(batch.len() as u64, Ordering::Relaxed);
+        self.versions.fetch_add(versions, Ordering::Relaxed);
     }
 
     fn insert_meta(&self, entries: &mut Vec<BatchMeta>) -> u64 {

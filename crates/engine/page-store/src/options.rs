@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::disk::DiskFaults;
 
 /// Settings of an open store.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct StoreOptions {
     /// Bytes of memory at which the open layer is frozen and written to disk.
     pub freeze_bytes: u64,
