@@ -64,6 +64,16 @@ pub enum LogRequest {
     },
     /// Stop streaming. Answered by `Status`.
     StopReceiving,
+    /// Wait until the store's timeline or end of durable WAL differ from these, at most `wait_ms`:
+    /// how stores follow each other towards the quorum LSN. Answered by `Status`.
+    Await {
+        /// Last timeline as last heard of.
+        timeline: TimelineId,
+        /// End of durable WAL as last heard of.
+        flushed: Lsn,
+        /// Longest wait in milliseconds.
+        wait_ms: u64,
+    },
 }
 
 /// How a log store reaches the primary: stock streaming replication over its Unix socket or TCP.
