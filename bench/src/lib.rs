@@ -4,6 +4,7 @@
 //! measurement and the machine's description) and `NAME.svg` (drawn from that JSON) in a directory.
 
 pub mod figure;
+pub mod getpage;
 pub mod machine;
 pub mod overhead;
 pub mod pgbench;

@@ -44,12 +44,12 @@ pub fn run(binaries: &PgBinaries, effort: &Effort) -> Result<Report> {
     let mut clean = Series::new("start/strandline/after a clean stop", "ms");
     let mut loaded = Series::new("start/strandline/after 2 GB of unreplayed WAL", "ms");
     for _ in 0..effort.rounds {
-        compute(&cluster, "stop")?;
+        compute(&cluster, &["stop"])?;
         clean.values.push(timed_start(&cluster, &side)?);
     }
     for _ in 0..effort.rounds {
         write_wal(&side)?;
-        compute(&cluster, "kill")?;
+        compute(&cluster, &["kill", "--stay-down"])?;
         loaded.values.push(timed_start(&cluster, &side)?);
     }
     report.at_most("start on this database", clean.median(), "ms", 500.0);
@@ -66,18 +66,16 @@ pub fn run(binaries: &PgBinaries, effort: &Effort) -> Result<Report> {
 
 fn timed_start(cluster: &Cluster, side: &Side) -> Result<f64> {
     let begun = Instant::now();
-    compute(cluster, "start")?;
+    compute(cluster, &["start"])?;
     side.psql("SELECT 1")?;
     let ms = begun.elapsed().as_secs_f64() * 1e3;
     eprintln!("  started in {ms:.0} ms");
     Ok(ms)
 }
 
-fn compute(cluster: &Cluster, what: &str) -> Result<()> {
+fn compute(cluster: &Cluster, what: &[&str]) -> Result<()> {
     pgbench::run(
-        Command::new(cluster::binary()?)
-            .args(["compute", what, "--data"])
-            .arg(cluster.data()),
+        Command::new(cluster::binary()?).arg("compute").args(what).arg("--data").arg(cluster.data()),
     )?;
     Ok(())
 }

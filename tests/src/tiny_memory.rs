@@ -78,7 +78,7 @@ fn compare(cluster: &mut Cluster, binaries: &PgBinaries) -> Result<()> {
     equal(&ours, &theirs, binaries).context("after a restart with an empty cache")?;
     let status = cluster.status()?;
     let evicted = status
-        .pointer("/compute/cache/evicted")
+        .pointer("/compute/status/cache/evicted")
         .and_then(serde_json::Value::as_u64);
     ensure!(
         evicted.is_some_and(|count| count > 0),
