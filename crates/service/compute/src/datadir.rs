@@ -24,7 +24,7 @@ use crate::checkpoint::{StartCheckpoint, TimelineSwitch, segment_header};
 use crate::page_reader::{PageRange, PageReadError, PageReader};
 
 /// Directories that every data directory has (PostgreSQL does not create them at start).
-const DIRECTORIES: [&str; 21] = [
+const DIRECTORIES: [&str; 22] = [
     "base",
     "global",
     "pg_commit_ts",
@@ -46,6 +46,7 @@ const DIRECTORIES: [&str; 21] = [
     "pg_twophase",
     "pg_wal",
     "pg_wal/archive_status",
+    "pg_xact",
 ];
 
 /// Why a data directory could not be built.

@@ -16,7 +16,7 @@
 use std::fs;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use pg_types::{PgMajor, SegmentSize};
@@ -239,7 +239,9 @@ impl Layout {
             return run;
         }
         let hash = fnv1a(self.data.as_os_str().as_bytes());
-        PathBuf::from(format!("/tmp/strandline-{}-{hash:016x}", effective_uid()))
+        // The owner, not the caller: root asks for the status of a cluster that another user runs.
+        let owner = fs::metadata(&self.data).map_or(0, |about| about.uid());
+        PathBuf::from(format!("/tmp/strandline-{owner}-{hash:016x}"))
     }
 
     /// The supervisor's control endpoint.
@@ -259,12 +261,6 @@ fn fnv1a(bytes: &[u8]) -> u64 {
     bytes
         .iter()
         .fold(0xCBF2_9CE4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01B3))
-}
-
-#[allow(unsafe_code, reason = "libc is the only way to ask")]
-fn effective_uid() -> u32 {
-    // SAFETY: geteuid has no preconditions and cannot fail.
-    unsafe { libc::geteuid() }
 }
 
 #[cfg(test)]

@@ -4,7 +4,9 @@
 //! Every function takes bytes and returns both forms; reading the bytes is the command's business.
 
 pub mod control;
+pub mod layer;
 pub mod page;
+pub mod wal;
 
 use std::fmt::Write as _;
 
