@@ -1,6 +1,13 @@
 //! Readers at announced LSNs see exactly those LSNs while ingestion, freezing, writing and
 //! background replay go on.
 
+#![allow(
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a failure here is a failed test"
+)]
+
 mod support;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

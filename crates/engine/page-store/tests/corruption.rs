@@ -1,6 +1,13 @@
 //! One damaged byte anywhere in the store's files: an error that names the file, or the right
 //! page; never a wrong page, never a panic.
 
+#![allow(
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a failure here is a failed test"
+)]
+
 mod support;
 
 use std::fs;

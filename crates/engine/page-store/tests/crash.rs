@@ -5,6 +5,13 @@
 //! kept only what was synced; each copy must open, must have everything that was announced as
 //! durable, and must be able to go on. Then every single operation is made to fail in turn.
 
+#![allow(
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a failure here is a failed test"
+)]
+
 mod support;
 
 use std::collections::BTreeMap;

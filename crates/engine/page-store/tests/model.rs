@@ -1,6 +1,13 @@
 //! Whatever is put into the store, in whatever order frozen, written, materialised, closed and
 //! opened again: every page at every announced LSN is what applying everything from scratch gives.
 
+#![allow(
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a failure here is a failed test"
+)]
+
 mod support;
 
 use page_store::{IngestBatch, PageBase, PageStore, StoreOptions};

@@ -1,7 +1,11 @@
 //! A model of the store that is too simple to be wrong, and records for real redo to work on.
 
 #![allow(dead_code, reason = "each test program uses its own part")]
-#![allow(clippy::indexing_slicing, reason = "the model's own data")]
+#![allow(
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    reason = "a failure here is a failed test"
+)]
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,6 +20,9 @@ use pg_types::{
 use pg_wal::{MiniRecord, Record, Target};
 
 pub type Page = [u8; BLCKSZ];
+
+/// Versions of metadata by key.
+pub type MetaHistory = BTreeMap<Vec<u8>, Vec<(Lsn, Option<Vec<u8>>)>>;
 
 pub const MAJOR: PgMajor = PgMajor::V17;
 
@@ -199,7 +206,7 @@ impl Model {
     }
 
     /// Metadata versions up to `lsn` as the store must list them per key.
-    pub fn meta_upto(&self, lsn: Lsn) -> BTreeMap<Vec<u8>, Vec<(Lsn, Option<Vec<u8>>)>> {
+    pub fn meta_upto(&self, lsn: Lsn) -> MetaHistory {
         let mut all: BTreeMap<_, Vec<_>> = BTreeMap::new();
         for (at, key, value) in self.meta.iter().filter(|(at, ..)| *at <= lsn) {
             all.entry(key.clone())
@@ -235,7 +242,7 @@ impl Model {
 }
 
 /// The metadata of a store by key.
-pub fn stored_meta(store: &PageStore) -> BTreeMap<Vec<u8>, Vec<(Lsn, Option<Vec<u8>>)>> {
+pub fn stored_meta(store: &PageStore) -> MetaHistory {
     let mut all: BTreeMap<Vec<u8>, Vec<_>> = BTreeMap::new();
     store
         .for_each_meta(|key, lsn, value| {
