@@ -24,6 +24,8 @@ pub struct ClusterOptions {
     pub cache_size: Option<String>,
     /// Lines for `postgresql.conf`, written after the cluster has been created.
     pub settings: Vec<String>,
+    /// Further arguments of `up`.
+    pub arguments: Vec<String>,
 }
 
 impl ClusterOptions {
@@ -35,6 +37,7 @@ impl ClusterOptions {
             pg_bin: pg_bin.to_path_buf(),
             cache_size: None,
             settings: Vec::new(),
+            arguments: Vec::new(),
         }
     }
 }
@@ -70,22 +73,30 @@ pub fn binary() -> Result<PathBuf> {
 }
 
 impl Cluster {
-    /// Creates a cluster and waits until it answers queries.
+    /// Picks a directory and a port for a cluster; nothing is run yet.
     ///
     /// # Errors
-    /// When `up` exits or is not ready within two minutes; the error holds the end of its output.
-    pub fn start(options: ClusterOptions) -> Result<Cluster> {
+    /// When no directory can be made.
+    pub fn prepare(options: ClusterOptions) -> Result<Cluster> {
         // Under the system's temporary directory, because the server runs as another user when this
         // runs as root, and a home directory would be closed to it.
         let directory = tempfile::Builder::new().prefix("strandline-").tempdir()?;
         open_to_everyone(directory.path())?;
         let port = free_port()?;
-        let mut cluster = Cluster {
+        Ok(Cluster {
             options,
             directory,
             port,
             supervisor: None,
-        };
+        })
+    }
+
+    /// Creates a cluster and waits until it answers queries.
+    ///
+    /// # Errors
+    /// When `up` exits or is not ready within two minutes; the error holds the end of its output.
+    pub fn start(options: ClusterOptions) -> Result<Cluster> {
+        let mut cluster = Cluster::prepare(options)?;
         cluster.up()?;
         if !cluster.options.settings.is_empty() {
             cluster.down()?;
@@ -105,6 +116,24 @@ impl Cluster {
     #[must_use]
     pub fn data(&self) -> PathBuf {
         self.directory.path().join("data")
+    }
+
+    /// The directory that holds the cluster's, for whatever else a test needs beside it; removed
+    /// with the cluster.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// Directory of the sockets.
+    #[must_use]
+    pub fn run_dir(&self) -> PathBuf {
+        self.data().join("run")
+    }
+
+    /// How it is started next.
+    pub const fn options_mut(&mut self) -> &mut ClusterOptions {
+        &mut self.options
     }
 
     /// TCP port of PostgreSQL.
@@ -157,6 +186,7 @@ impl Cluster {
         if let Some(size) = &self.options.cache_size {
             command.arg("--cache-size").arg(size);
         }
+        command.args(&self.options.arguments);
         Ok(command)
     }
 
@@ -261,6 +291,24 @@ impl Cluster {
             );
         }
         serde_json::from_slice(&output.stdout).context("strandline status --json")
+    }
+
+    /// Everything `up` has written to stderr.
+    ///
+    /// # Errors
+    /// When it has not been started yet.
+    pub fn up_log(&self) -> Result<String> {
+        fs::read_to_string(self.directory.path().join("up.log")).context("up.log")
+    }
+
+    /// Everything the part `name` (`log-0`, `storage`, `compute`, `postgres`) has written to its log.
+    ///
+    /// # Errors
+    /// When it has no log.
+    pub fn log(&self, name: &str) -> Result<String> {
+        let path = self.data().join("logs").join(format!("{name}.log"));
+        let bytes = fs::read(&path).with_context(|| path.display().to_string())?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
     /// What the parts wrote to their logs, for an error message.

@@ -5,7 +5,12 @@
 //! [`testkit::cluster::Cluster`] ends what it started when it is dropped.
 
 pub mod dump;
+pub mod journal;
 pub mod kill_test;
+pub mod mounts;
+pub mod program;
+pub mod segment;
 pub mod sql;
 pub mod tiny_memory;
+pub mod wait;
 pub mod workload;
