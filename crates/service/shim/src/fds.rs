@@ -67,7 +67,8 @@ pub fn opened(fd: c_int, segment: Option<Segment>, flags: c_int) -> bool {
         return segment.is_none();
     };
     let word = segment.map_or(0, |segment| {
-        let mut word = u64::from(segment.entry) + 1 | u64::from(segment.number & 0xFF_FFFF) << 32;
+        let mut word =
+            (u64::from(segment.entry) + 1) | (u64::from(segment.number & 0xFF_FFFF) << 32);
         word |= if segment.is_slru() { SLRU } else { 0 };
         word |= if flags & libc::O_ACCMODE == libc::O_RDONLY {
             0

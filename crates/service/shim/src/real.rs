@@ -32,11 +32,12 @@ macro_rules! real {
         pub unsafe fn $name($($arg: $ty),*) -> $ret {
             static ADDRESS: AtomicUsize = AtomicUsize::new(0);
             let address = resolve(&ADDRESS, $symbol);
-            // SAFETY: `resolve` returned the C library's function of this name, which has this signature.
-            let function: unsafe extern "C" fn($($ty),*) -> $ret =
-                unsafe { std::mem::transmute(address) };
-            // SAFETY: the caller's promise.
-            unsafe { function($($arg),*) }
+            // SAFETY: `resolve` returned the C library's function of this name, which has this signature;
+            // for the call, the caller's promise.
+            unsafe {
+                let function: unsafe extern "C" fn($($ty),*) -> $ret = std::mem::transmute(address);
+                function($($arg),*)
+            }
         }
     )*};
 }

@@ -2,6 +2,8 @@
 //! with 1 MB of shared buffers (so that every page goes through the shim again and again) and a cache
 //! far smaller than the data, before and after changing everything it can.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // It is a test; clippy only exempts test functions.
+
 mod lazy_server;
 mod page_server;
 

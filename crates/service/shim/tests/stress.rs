@@ -7,6 +7,7 @@
 //! Not under the test harness: the workers are forked, and the harness has threads.
 
 #![allow(unsafe_code)] // fork, shared memory and calls that std does not offer.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // It is a test; clippy only exempts test functions.
 
 mod page_server;
 

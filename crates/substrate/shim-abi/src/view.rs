@@ -75,7 +75,9 @@ fn part(
         .checked_mul(size)
         .and_then(|bytes| bytes.checked_add(offset));
     match end {
-        Some(end) if end <= file_bytes && offset % 8 == 0 => Ok(base.wrapping_add(offset as usize)),
+        Some(end) if end <= file_bytes && offset.is_multiple_of(8) => {
+            Ok(base.wrapping_add(offset as usize))
+        }
         _ => Err(MapInvalid::Part(name)),
     }
 }

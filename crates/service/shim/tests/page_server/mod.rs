@@ -212,6 +212,8 @@ impl Connection {
             }
             if self.dice.happens(&self.faults.mismatch) {
                 self.mismatches.fetch_add(1, Ordering::Relaxed);
+                // With another page's bytes: whoever believes it is found out.
+                payload.fill(0x77);
                 match self.dice.below(6) {
                     0 => reply.request_id = reply.request_id.wrapping_sub(1),
                     1 => reply.block = reply.block.wrapping_add(200),
