@@ -10,37 +10,22 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // It is a test; clippy only exempts test functions.
 
 mod page_server;
+mod stage;
 
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use page_server::{PageServer, shim_library};
-use shim_abi::builder::{MapBuilder, MapReader};
+use shim_abi::builder::MapReader;
 use shim_abi::map::{STATE_MASK, STATE_PRESENT, STATE_WRITTEN};
+use stage::{DB, PAGE, RELS, page, preloaded, stage, word};
 
-const SYSTEM: u64 = 4711;
-const DB: u32 = 5;
-const RELS: [u32; 4] = [16384, 16385, 16386, 16387];
 const BASE: u32 = 400;
 const MOST: u32 = 600;
 const WORKERS: u32 = 6;
-const PAGE: usize = 8192;
-
-fn word(rel: u32, block: u32, version: u32) -> u64 {
-    u64::from(rel & 0xFFFF) << 48
-        | u64::from(block & 0xFF_FFFF) << 24
-        | u64::from(version & 0xFF_FFFF)
-}
-
-fn page(rel: u32, block: u32, version: u32) -> Vec<u8> {
-    word(rel, block, version).to_le_bytes().repeat(PAGE / 8)
-}
 
 /// What every block holds, shared by the workers.
 struct Model {
@@ -400,9 +385,8 @@ fn work(directory: &Path, seconds: u64) {
 }
 
 fn main() {
-    if let Ok(directory) = std::env::var("STRESS_DIRECTORY") {
-        let seconds = std::env::var("STRESS_SECONDS").unwrap().parse().unwrap();
-        return work(Path::new(&directory), seconds);
+    if let Ok(seconds) = std::env::var("STAGE_PART") {
+        return work(&std::env::current_dir().unwrap(), seconds.parse().unwrap());
     }
     let seconds: u64 =
         std::env::var("STRANDLINE_STRESS_SECONDS").map_or(6, |text| text.parse().unwrap());
@@ -419,31 +403,7 @@ fn main() {
 fn stress(name: &str, cache_limit: u64, faults: bool, seconds: u64) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path();
-    fs::create_dir_all(path.join(format!("base/{DB}"))).unwrap();
-    let socket = path.join("pages.sock");
-    let mut map = MapBuilder::new(
-        SYSTEM,
-        15,
-        0x5000,
-        format!("unix:{}", socket.display()),
-        cache_limit,
-        20_000,
-    );
-    map.data_directory(path);
-    for rel in RELS {
-        let stub = File::create(path.join(format!("base/{DB}/{rel}"))).unwrap();
-        stub.set_len(u64::from(BASE) * PAGE as u64).unwrap();
-        map.add(1663, DB, rel, 0, BASE);
-    }
-    map.write(&path.join("shim.map")).unwrap();
-    let server = PageServer::start(
-        &socket,
-        SYSTEM,
-        Arc::new(|get, block| {
-            assert!(block < BASE && get.lsn == 0x5000);
-            Some(page(get.rel, block, 1))
-        }),
-    );
+    let server = stage(path, BASE, cache_limit);
     if faults {
         server.faults.drop.store(3, Ordering::Relaxed);
         server.faults.delay.store(5, Ordering::Relaxed);
@@ -451,21 +411,14 @@ fn stress(name: &str, cache_limit: u64, faults: bool, seconds: u64) {
         server.faults.retry.store(2, Ordering::Relaxed);
         server.faults.shuffle.store(true, Ordering::Relaxed);
     }
-    let status = Command::new(std::env::current_exe().unwrap())
-        .env("LD_PRELOAD", shim_library())
-        .env("STRANDLINE_SHIM_MAP", path.join("shim.map"))
-        .env("STRESS_DIRECTORY", path)
-        .env("STRESS_SECONDS", seconds.to_string())
-        .current_dir(path)
-        .status()
-        .unwrap();
+    let worked = preloaded(path, &seconds.to_string());
     let reader = MapReader::open(&path.join("shim.map")).unwrap();
     let statistics = reader.statistics();
     println!(
         "{name}: {statistics:?}, {} served",
         server.served.load(Ordering::Relaxed)
     );
-    assert!(status.success(), "{name}: the workers failed");
+    assert!(worked, "{name}: the workers failed");
     assert!(
         statistics.fetched > 0 && statistics.hits > 0 && statistics.prefetched > 0
             || cache_limit > 0
