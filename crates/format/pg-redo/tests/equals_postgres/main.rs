@@ -7,6 +7,13 @@
 //! Needs PostgreSQL 15. With `STRANDLINE_PG17` set (a directory of PostgreSQL programs), that server
 //! is tried as well; it has data checksums on, so that both settings are covered.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "this is a test; its helpers fail by panicking as it does"
+)]
+
 mod files;
 mod masks;
 mod model;
