@@ -332,14 +332,26 @@ impl Session {
         self.rows(columns, &row, "CREATE_REPLICATION_SLOT");
     }
 
-    /// As for a slot that has not reserved WAL: the client starts where it likes.
+    /// As for a slot that keeps everything this store has: a client without WAL of its own starts
+    /// with the oldest.
     fn read_slot(&mut self) {
+        let (oldest, timeline) = {
+            let published = self.shared.published();
+            (
+                published.oldest,
+                published.history.timeline_at(published.oldest),
+            )
+        };
         let columns = vec![
             FieldDescription::text("slot_type"),
             FieldDescription::text("restart_lsn"),
             FieldDescription::int8("restart_tli"),
         ];
-        let row = [Some("physical".to_owned()), None, None];
+        let row = [
+            Some("physical".to_owned()),
+            Some(oldest.to_string()),
+            Some(timeline.to_string()),
+        ];
         self.rows(columns, &row, "READ_REPLICATION_SLOT");
     }
 
