@@ -3,6 +3,8 @@
 //! WAL is made here record by record, so that every boundary is known; the process that is killed is
 //! this test program itself, run again as a child.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
 use std::path::Path;

@@ -1,6 +1,8 @@
 //! Against stock PostgreSQL: receive from it as a synchronous standby, serve `pg_receivewal` and a
 //! stock standby.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};

@@ -13,18 +13,23 @@ pub struct Position {
     pub flushed: Lsn,
 }
 
-/// How much of a peer's WAL is part of the history `mine`: everything when it is on the same
-/// timeline; up to the timeline's end when it is on an older one of this history, where it may hold
-/// more that was cut off; nothing when its timeline is unknown here.
+/// How much of a peer's WAL counts for a store on the history `mine`: everything when it is on the same
+/// timeline, nothing otherwise. WAL on an older timeline of this history is the same up to the switch,
+/// yet it does not count: while this timeline has begun on too few stores, a store with a timeline in
+/// between may still be chosen, and its history cuts that WAL off.
 #[must_use]
 pub fn counted_end(mine: &History, peer: Position) -> Lsn {
-    mine.end_of(peer.timeline)
-        .map_or(Lsn(0), |(end, _)| peer.flushed.min(end))
+    if peer.timeline == mine.timeline() {
+        peer.flushed
+    } else {
+        Lsn::INVALID
+    }
 }
 
 /// The highest LSN that `quorum` stores have durable: this one, with `flushed` on `mine`, and `peers`
-/// as last heard of. Zero while fewer are known. The caller keeps the highest value it ever got: a
-/// peer that is away does not take back what it made durable.
+/// as last heard of. Zero while fewer are known. Only stores whose fence [counts](crate::Fence::counts)
+/// may be given, this one included. The caller keeps the highest value it ever got: a peer that is away
+/// does not take back what it made durable.
 #[must_use]
 pub fn quorum_lsn(
     mine: &History,
@@ -62,8 +67,8 @@ mod tests {
         assert_eq!(lsn(&[], 2), Lsn(0));
         assert_eq!(lsn(&[on(2, 140), on(2, 120)], 2), Lsn(140));
         assert_eq!(lsn(&[on(2, 200), on(2, 120)], 2), Lsn(150));
-        // 140 on timeline 1 is beyond the switch: only what is before it is the same.
-        assert_eq!(lsn(&[on(1, 140), on(1, 90)], 2), Lsn(100));
-        assert_eq!(lsn(&[on(3, 400), on(1, 90)], 2), Lsn(90));
+        // What is on another timeline does not count, not even before the switch.
+        assert_eq!(lsn(&[on(1, 140), on(1, 90)], 2), Lsn(0));
+        assert_eq!(lsn(&[on(3, 400), on(2, 90)], 2), Lsn(90));
     }
 }
