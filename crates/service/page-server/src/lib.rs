@@ -19,5 +19,13 @@ mod node;
 mod page_server;
 mod receiver;
 mod status;
+#[cfg(test)]
+#[allow(
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a helper of tests that fails is a failed test"
+)]
+mod stock_cluster;
 
 pub use node::{StorageNode, run};

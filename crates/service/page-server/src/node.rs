@@ -139,7 +139,7 @@ pub fn run(config: &StorageNodeConfig) -> anyhow::Result<()> {
     node.stop()
 }
 
-fn load_history(store: &PageStore) -> anyhow::Result<ClusterHistory> {
+pub(crate) fn load_history(store: &PageStore) -> anyhow::Result<ClusterHistory> {
     let mut entries = Vec::new();
     store.for_each_meta(|key, lsn, value| {
         entries.push((Box::<[u8]>::from(key), lsn, value.map(Box::<[u8]>::from)));
