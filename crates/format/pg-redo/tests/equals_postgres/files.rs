@@ -40,7 +40,10 @@ impl DataFiles {
     }
 
     /// Blocks of a fork; zero when it has no file.
-    #[allow(dead_code, reason = "the example that shares this file has no use for it")]
+    #[allow(
+        dead_code,
+        reason = "the example that shares this file has no use for it"
+    )]
     pub fn blocks(&self, fork: RelFork) -> u32 {
         let mut blocks = 0;
         for segment in 0.. {
