@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use shim_abi::builder::MapReader;
-use stage::{DB, PAGE, RELS, page, preloaded, stage};
+use stage::{DB, PAGE, RELS, page, preloaded, stage, word};
 
 const BASE: u32 = 400;
 const MEASURED: u32 = 16_384;
@@ -84,18 +84,22 @@ fn full_cache_disk() {
 
 /// Printed, not judged, because other work may share the machine.
 fn measure() {
-    let scan = |file: &File, pages: u32| {
+    let scan = |number: usize, pages: u32| {
+        let file = open(number);
         let mut bytes = vec![0; PAGE * pages as usize];
         let began = Instant::now();
         for block in (0..MEASURED).step_by(pages as usize) {
             file.read_exact_at(&mut bytes, u64::from(block) * PAGE as u64)
                 .unwrap();
+            for (page, block) in bytes.chunks_exact(PAGE).zip(block..) {
+                assert_eq!(page[..8], word(RELS[number], block, 1).to_le_bytes());
+            }
         }
         f64::from(MEASURED) * PAGE as f64 / 1e6 / began.elapsed().as_secs_f64()
     };
-    let by_page = scan(&open(0), 1);
-    let by_sixteen = scan(&open(1), 16);
-    let warm = scan(&open(0), 1);
+    let by_page = scan(0, 1);
+    let by_sixteen = scan(1, 16);
+    let warm = scan(0, 1);
     let random = open(2);
     let mut bytes = vec![0; PAGE];
     let mut micros: Vec<f64> = (0..2000u32)
