@@ -272,6 +272,7 @@ impl PageStore {
     }
 
     /// Every version of every metadata entry, for each key in LSN order.
+    /// Versions that were ingested but not announced yet are among them.
     ///
     /// # Errors
     /// [`OpenError`] when a layer file is damaged.

@@ -274,3 +274,57 @@ fn layers_of_another_cluster_are_refused() {
         "{error}"
     );
 }
+
+/// Puts the right checksums over a damaged index, as only a forger or a bug in the writer would.
+fn forge(bytes: &mut [u8]) {
+    let footer = bytes.len() - 96;
+    let field = |at: usize| {
+        let at = footer + at;
+        u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap()) as usize
+    };
+    let (index, len) = (field(56), field(64));
+    let crc = crc32c::crc32c(&bytes[index..index + len]);
+    bytes[footer + 72..footer + 76].copy_from_slice(&crc.to_le_bytes());
+    let crc = crc32c::crc32c(&bytes[footer..footer + 92]);
+    bytes[footer + 92..].copy_from_slice(&crc.to_le_bytes());
+}
+
+#[test]
+fn an_index_that_lies_under_a_right_checksum_never_panics() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = build(dir.path());
+    let (mut opened, mut refused) = (0, 0);
+    for path in files(dir.path()) {
+        if path.extension().is_none() {
+            continue;
+        }
+        let sound = fs::read(&path).unwrap();
+        let footer = sound.len() - 96;
+        let index =
+            u64::from_le_bytes(sound[footer + 56..footer + 64].try_into().unwrap()) as usize;
+        for at in index..footer {
+            for value in [0, 1, 0x7F, 0xFF] {
+                let mut forged = sound.clone();
+                forged[at] = value;
+                forge(&mut forged);
+                fs::write(&path, &forged).unwrap();
+                drop(inspect::describe(&path));
+                let lives = Arc::clone(&model.lives) as Arc<dyn BlockHistory>;
+                let Ok(store) = PageStore::open(dir.path(), options(), lives) else {
+                    refused += 1;
+                    continue;
+                };
+                opened += 1;
+                for lsn in lsns() {
+                    store.get_pages(key(1, 0), BLOCKS, lsn, |_, result| drop(result.err()));
+                }
+                drop(store.for_each_meta(|_, _, _| {}));
+            }
+        }
+        fs::write(&path, &sound).unwrap();
+    }
+    assert!(
+        opened > 100 && refused > 100,
+        "{opened} opened, {refused} refused"
+    );
+}

@@ -465,3 +465,62 @@ fn runs_cross_layers_zero_pages_and_changed_pages() {
     });
     assert_eq!(numbers, [(0, true), (1, true)]);
 }
+
+#[test]
+fn no_change_is_applied_twice() {
+    let dir = tempfile::tempdir().unwrap();
+    PageStore::create(dir.path(), &identity()).unwrap();
+    let options = StoreOptions {
+        image_chain_records: 3,
+        ..StoreOptions::default()
+    };
+    let store = open(dir.path(), options.clone(), &Model::default());
+    let edit = |number: u64| Change::Edit {
+        offset: 24,
+        bytes: vec![number as u8; 4],
+    };
+    let mut batch = IngestBatch::new();
+    let mut page = [0; BLCKSZ];
+    let mut put = |store: &PageStore, numbers: std::ops::RangeInclusive<u64>| {
+        let last = Lsn(numbers.end() * 8);
+        for number in numbers {
+            edit(number).put(key(1, 0), Lsn(number * 8), &mut batch);
+        }
+        store.ingest(&mut batch).unwrap();
+        store.advance(last, last, TimelineId(1)).unwrap();
+    };
+    put(&store, 1..=6);
+    // The sixth change is at the LSN of the image.
+    store.flush().unwrap();
+    let waited = std::time::Instant::now();
+    while store.stats().pages_materialised == 0 {
+        assert!(waited.elapsed().as_secs() < 10);
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    let at_image = store.get_page(key(1, 0), Lsn(48), &mut page).unwrap();
+    assert_eq!((at_image.version, at_image.chain), (Lsn(48), 0));
+    put(&store, 7..=7);
+    let after = store.get_page(key(1, 0), Lsn(56), &mut page).unwrap();
+    assert_eq!(
+        (after.version, after.chain, after.from_cache),
+        (Lsn(56), 1, false)
+    );
+    // Now the seventh is in the cache.
+    let again = store.get_page(key(1, 0), Lsn(56), &mut page).unwrap();
+    assert_eq!(
+        (again.version, again.chain, again.from_cache),
+        (Lsn(56), 0, true)
+    );
+    put(&store, 8..=9);
+    let later = store.get_page(key(1, 0), Lsn(72), &mut page).unwrap();
+    assert_eq!((later.version, later.chain), (Lsn(72), 2));
+    store.flush().unwrap();
+    drop(store);
+    let store = open(dir.path(), options, &Model::default());
+    let reopened = store.get_page(key(1, 0), Lsn(72), &mut page).unwrap();
+    assert_eq!((reopened.version, reopened.chain), (Lsn(72), 3));
+    let middle = store.get_page(key(1, 0), Lsn(40), &mut page).unwrap();
+    assert_eq!((middle.version, middle.chain), (Lsn(40), 5));
+    let cached_base = store.get_page(key(1, 0), Lsn(47), &mut page).unwrap();
+    assert_eq!((cached_base.version, cached_base.chain), (Lsn(40), 0));
+}
