@@ -24,14 +24,15 @@ use crate::status::NodeStatus;
 const LONGEST_IN_MEMORY: Duration = Duration::from_secs(300);
 /// …unless it is so little that a file of its own is not worth it.
 const WORTH_A_LAYER: u64 = 4 << 20;
+/// Longest wait for connections to end when the node stops.
+const LONGEST_ENDING: Duration = Duration::from_secs(5);
 
 /// A running storage node. Dropping it stops it without a flush, as a crash would.
 pub struct StorageNode {
     store: Arc<PageStore>,
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
-    _control: rpc::Server,
-    _pages: PageServer,
+    serving: Option<(rpc::Server, PageServer)>,
 }
 
 impl StorageNode {
@@ -91,8 +92,7 @@ impl StorageNode {
             store,
             stop,
             threads,
-            _control: control,
-            _pages: pages,
+            serving: Some((control, pages)),
         })
     }
 
@@ -109,11 +109,18 @@ impl StorageNode {
         Ok(())
     }
 
+    /// Ends every thread that uses the store, so that it can be opened again at once.
     fn stop_threads(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
             // A panic there has been reported by `watched`.
             let _ = thread.join();
+        }
+        self.serving = None;
+        // Connections have been shut down; their threads let go of the store as they notice.
+        let deadline = Instant::now() + LONGEST_ENDING;
+        while Arc::strong_count(&self.store) > 1 && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(2));
         }
     }
 }

@@ -5,6 +5,7 @@
 //! itself masks when it compares a page with its replayed copy (`rm_mask`).
 
 mod compare;
+mod live;
 mod mask;
 mod workload;
 
