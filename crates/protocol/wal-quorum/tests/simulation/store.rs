@@ -12,6 +12,8 @@ pub struct Status {
     pub promised: TimelineId,
     pub history: History,
     pub record_end: Lsn,
+    /// The bytes up to there, for the invariants only.
+    pub wal: Vec<Byte>,
 }
 
 /// A store's work for one primary.
@@ -37,6 +39,8 @@ pub struct Store {
     pub session: Option<Session>,
     pub peers: Vec<Option<Position>>,
     pub quorum: Lsn,
+    /// The timeline on which it was computed.
+    pub quorum_on: TimelineId,
     weakness: Option<Weakness>,
 }
 
@@ -51,6 +55,7 @@ impl Store {
             session: None,
             peers: vec![None; stores],
             quorum: Lsn::INVALID,
+            quorum_on: TimelineId(1),
             weakness,
         }
     }
@@ -68,6 +73,7 @@ impl Store {
             promised: self.fence.promised(),
             history: self.history.clone(),
             record_end: lsn(record_end(&self.wal)),
+            wal: self.wal.get(..record_end(&self.wal)).unwrap_or(&[]).to_vec(),
         }
     }
 
@@ -231,6 +237,7 @@ impl Store {
         let end = lsn(record_end(self.wal.get(..counted).unwrap_or(&[])));
         (end > self.quorum).then(|| {
             self.quorum = end;
+            self.quorum_on = self.timeline();
             end
         })
     }

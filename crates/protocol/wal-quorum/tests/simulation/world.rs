@@ -1,474 +1,504 @@
-//! The world: what stores, primaries and the manager do in one step.
-
-use std::collections::BTreeMap;
+//! Everything together, and chance deciding what happens next.
 
 use pg_types::{Lsn, TimelineId};
-use wal_quorum::{
-    Candidate, Fence, History, Position, choose_history, missing, promises_needed, quorum_lsn,
-};
+use wal_quorum::{Fence, History, Position};
 
-use crate::random::Random;
+use crate::invariants::{Choice, Invariants, Settled, liveness};
+use crate::manager::{Answer, Command, Manager, Request, Step};
+use crate::prng::Prng;
+use crate::store::Store;
+use crate::wal::{Byte, index, lsn, record, record_end};
+use crate::weakness::Weakness;
 
-#[derive(Debug, Clone, Copy)]
-pub struct Settings {
-    pub stores: usize,
-    pub quorum: usize,
-}
+/// Steps with faults in a run.
+const FAULTY_STEPS: usize = 500;
 
-/// One byte of WAL: who wrote it, and whether a record ends with it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Byte {
-    pub value: u64,
-    pub ends_record: bool,
-}
-
-/// What a store has on disk, and what is only in its memory.
+/// A message on its way; any of them may come next, or never.
 #[derive(Debug, Clone)]
-pub struct Store {
-    pub up: bool,
-    pub fence: Fence,
-    pub history: History,
-    /// WAL as written; the first `synced` bytes are durable.
-    pub wal: Vec<Byte>,
-    pub synced: usize,
-    /// Highest quorum LSN it computed since it started.
-    pub quorum: Lsn,
-    /// What it last heard of its peers; forgotten in a crash.
-    pub heard: BTreeMap<usize, Position>,
+enum Envelope {
+    Request { manager: usize, store: usize, serial: u32, request: Request },
+    Answer { manager: usize, store: usize, serial: u32, answer: Answer },
+    Receive { store: usize, primary: usize },
+    Flushed { primary: usize, store: usize, at: usize },
+    Position { to: usize, from: usize, position: Position },
 }
 
-impl Store {
-    fn new(first: Byte) -> Store {
-        Store {
-            up: true,
-            fence: Fence::new(TimelineId(1)),
-            history: History::root(TimelineId(1)),
-            wal: vec![first],
-            synced: 1,
-            quorum: Lsn(0),
-            heard: BTreeMap::new(),
-        }
-    }
-
-    pub fn flushed(&self) -> Lsn {
-        Lsn(self.synced as u64)
-    }
-
-    /// End of the last whole durable record.
-    pub fn record_end(&self) -> Lsn {
-        let durable = self.wal.iter().take(self.synced);
-        let last = durable
-            .enumerate()
-            .filter(|(_, byte)| byte.ends_record)
-            .last();
-        Lsn(last.map_or(0, |(index, _)| index as u64 + 1))
-    }
-
-    fn crash(&mut self, random: &mut Random) {
-        self.up = false;
-        // Some of what was not synced may have reached the disk, in order.
-        let extra = (self.wal.len() - self.synced) as u64;
-        let kept = self.synced + random.below(extra + 1) as usize;
-        self.wal.truncate(kept);
-        self.synced = kept;
-        self.quorum = Lsn(0);
-        self.heard.clear();
-    }
-
-    /// Cuts off what is not part of `chosen`, up to `end`.
-    fn adopt(&mut self, chosen: &History, end: Lsn) {
-        let keep = missing(chosen, end, &self.history, self.flushed()).from;
-        self.wal.truncate(keep.0 as usize);
-        self.synced = self.wal.len();
-        self.history = chosen.up_to(keep);
-    }
-}
-
-/// A running server; it does not know when it has been replaced.
-#[derive(Debug, Clone)]
+/// A server.
+#[derive(Debug)]
 pub struct Primary {
     pub timeline: TimelineId,
+    history: History,
+    wal: Vec<Byte>,
+    writer: u16,
+    records: u16,
+    alive: bool,
+    flushed: Vec<usize>,
+    /// End of the last record that a quorum has, as this server counts.
+    pub acknowledged: usize,
+}
+
+/// What the storage node has ingested, and the timeline that it follows.
+#[derive(Debug)]
+pub struct Storage {
     pub wal: Vec<Byte>,
-    /// Flush positions reported by the stores.
-    reported: Vec<Lsn>,
-    /// Everything up to here was acknowledged to clients.
-    pub acknowledged: Lsn,
+    timeline: TimelineId,
 }
 
-/// A message on its way.
-#[derive(Debug, Clone)]
-enum Message {
-    /// WAL from a primary to a store; it answers with its flush position after syncing.
-    Wal {
-        primary: usize,
-        store: usize,
-        at: usize,
-        bytes: Vec<Byte>,
-    },
-    /// A flush position on its way back.
-    Flushed {
-        primary: usize,
-        store: usize,
-        at: Lsn,
-    },
-    /// A store telling a peer how far it is.
-    Peer {
-        from: usize,
-        to: usize,
-        position: Position,
-    },
+/// What a run did, to see that runs do something.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Tally {
+    pub timelines: usize,
+    pub acknowledged: usize,
+    pub ingested: usize,
+    pub crashes: usize,
+    pub rewinds: usize,
 }
 
+#[derive(Debug)]
 pub struct World {
-    pub settings: Settings,
     pub stores: Vec<Store>,
+    pub managers: Vec<Manager>,
     pub primaries: Vec<Primary>,
-    pub trace: Vec<String>,
-    pub partial_begins: u64,
-    /// For the test that shows what goes wrong without a majority.
-    pub promises_override: Option<usize>,
-    messages: Vec<Message>,
-    random: Random,
-    next_value: u64,
-    next_timeline: u32,
-    begun: u64,
+    pub storage: Storage,
+    pub tally: Tally,
+    quorum: usize,
+    weakness: Option<Weakness>,
+    chance: Prng,
+    net: Vec<Envelope>,
+    invariants: Invariants,
+    faults: bool,
+    trace: Option<Vec<String>>,
+    steps: usize,
+}
+
+type Outcome = Result<(), String>;
+
+macro_rules! note {
+    ($world:expr, $($arg:tt)*) => {
+        if let Some(trace) = &mut $world.trace {
+            trace.push(format!("{:5} {}", $world.steps, format_args!($($arg)*)));
+        }
+    };
 }
 
 impl World {
-    pub fn new(seed: u64, settings: Settings) -> World {
-        let first = Byte {
-            value: 0,
-            ends_record: true,
-        };
+    pub fn new(seed: u64, stores: usize, quorum: usize, weakness: Option<Weakness>) -> World {
+        let base = record(0, 0, 4);
         World {
-            settings,
-            stores: vec![Store::new(first); settings.stores],
-            primaries: vec![Primary {
-                timeline: TimelineId(1),
-                wal: vec![first],
-                reported: vec![Lsn(0); settings.stores],
-                acknowledged: Lsn(0),
-            }],
-            trace: Vec::new(),
-            partial_begins: 0,
-            promises_override: None,
-            messages: Vec::new(),
-            random: Random::new(seed),
-            next_value: 1,
-            next_timeline: 2,
-            begun: 1,
+            stores: vec![Store::new(&base, stores, weakness); stores],
+            managers: Vec::new(),
+            primaries: Vec::new(),
+            storage: Storage { wal: base, timeline: TimelineId(1) },
+            tally: Tally::default(),
+            quorum,
+            weakness,
+            chance: Prng::new(seed),
+            net: Vec::new(),
+            invariants: Invariants::default(),
+            faults: true,
+            trace: None,
+            steps: 0,
         }
     }
 
-    pub fn acknowledged(&self) -> u64 {
-        self.primaries
-            .iter()
-            .map(|primary| primary.acknowledged.0)
-            .max()
-            .unwrap_or(0)
+    pub fn traced(mut self) -> World {
+        self.trace = Some(Vec::new());
+        self
     }
 
-    pub fn timelines_begun(&self) -> u64 {
-        self.begun
+    pub fn take_trace(&mut self) -> String {
+        self.trace.take().unwrap_or_default().join("\n")
     }
 
-    pub fn step(&mut self) {
-        match self.random.below(100) {
-            0..=24 => self.write(),
-            25..=44 => self.send(),
-            45..=76 => self.deliver(),
-            77..=86 => self.tell_peer(),
-            87..=90 => self.lose(),
-            91..=93 => self.crash_store(),
-            94..=96 => self.restart_store(),
-            _ => self.begin_timeline(),
+    /// A safety phase under faults, then a liveness phase without.
+    pub fn run(&mut self) -> Outcome {
+        for _ in 0..FAULTY_STEPS {
+            self.step()?;
         }
-    }
-
-    fn note(&mut self, text: String) {
-        self.trace.push(text);
-    }
-
-    fn pick(&mut self, count: usize) -> usize {
-        self.random.below(count as u64) as usize
-    }
-
-    /// The newest primary mostly, an old one sometimes: it has not noticed that it was replaced.
-    fn some_primary(&mut self) -> usize {
-        let last = self.primaries.len() - 1;
-        if self.random.one_in(4) {
-            self.pick(last + 1)
-        } else {
-            last
+        self.faults = false;
+        note!(self, "no more faults");
+        for store in 0..self.stores.len() {
+            self.stores[store].up = true;
         }
-    }
-
-    fn write(&mut self) {
-        let index = self.some_primary();
-        let len = 1 + self.random.below(4);
-        for n in 0..len {
-            let byte = Byte {
-                value: self.next_value,
-                ends_record: n + 1 == len,
-            };
-            self.next_value += 1;
-            self.primaries[index].wal.push(byte);
+        for manager in self.managers.iter_mut().filter(|it| it.is_starting()) {
+            manager.die();
         }
-        self.note(format!("primary {index} writes {len}"));
-    }
-
-    /// A primary sends a store what follows its reported flush position, or a part of it.
-    fn send(&mut self) {
-        let (primary, store) = (self.some_primary(), self.pick(self.settings.stores));
-        let source = &self.primaries[primary];
-        let target = &self.stores[store];
-        // A session begins where the store says it is: only on the primary's own timeline.
-        if !target.up || target.history.timeline() != source.timeline {
-            return;
-        }
-        let at = target.wal.len();
-        let available = source.wal.len().saturating_sub(at) as u64;
-        if available == 0 {
-            return;
-        }
-        let len = 1 + self.random.below(available) as usize;
-        let bytes = self.primaries[primary].wal[at..at + len].to_vec();
-        self.note(format!(
-            "primary {primary} sends {len} at {at} to store {store}"
-        ));
-        self.messages.push(Message::Wal {
-            primary,
-            store,
-            at,
-            bytes,
-        });
-    }
-
-    fn deliver(&mut self) {
-        if self.messages.is_empty() {
-            return;
-        }
-        let index = self.pick(self.messages.len());
-        match self.messages.swap_remove(index) {
-            Message::Wal {
-                primary,
-                store,
-                at,
-                bytes,
-            } => self.store_wal(primary, store, at, &bytes),
-            Message::Flushed { primary, store, at } => {
-                let quorum = self.settings.quorum;
-                let primary = &mut self.primaries[primary];
-                primary.reported[store] = primary.reported[store].max(at);
-                let mut reported = primary.reported.clone();
-                reported.sort_unstable();
-                let reached = reported[reported.len() - quorum];
-                // Commits are acknowledged at the ends of whole records.
-                let ends = primary.wal.iter().enumerate().take(reached.0 as usize);
-                let end = ends.filter(|(_, byte)| byte.ends_record).last();
-                let end = Lsn(end.map_or(0, |(index, _)| index as u64 + 1));
-                primary.acknowledged = primary.acknowledged.max(end);
+        let since = self.managers.len();
+        for _ in 0..liveness::PATIENCE {
+            if liveness::reached(self, since) {
+                return Ok(());
             }
-            Message::Peer { from, to, position } => {
-                if self.stores[to].up {
-                    self.stores[to].heard.insert(from, position);
-                    self.recompute_quorum(to);
+            if !self.managers.iter().skip(since).any(|it| it.step != Step::Dead) {
+                self.start_manager();
+            }
+            self.step()?;
+        }
+        Err(format!("liveness: nothing committed within {} steps", liveness::PATIENCE))
+    }
+
+    fn step(&mut self) -> Outcome {
+        self.steps += 1;
+        let store = self.chance.below(self.stores.len());
+        match self.chance.below(100) {
+            0..=34 => self.deliver()?,
+            35..=49 => self.pump(store)?,
+            50..=61 => self.flush(store)?,
+            62..=69 => self.tell_position(store),
+            70..=76 => self.emit(),
+            77..=82 => self.ingest(store)?,
+            83..=87 => self.care(),
+            88..=91 => self.look_at_skeletons()?,
+            92 => self.time_out()?,
+            93 if self.faults => self.lose(),
+            94 if self.faults => self.crash(store),
+            95..=97 => self.restart(store)?,
+            98 if self.faults => self.kill(),
+            99 if self.faults && self.managers.iter().filter(|it| it.is_starting()).count() < 2 => {
+                self.start_manager();
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn start_manager(&mut self) {
+        let id = self.managers.len() as u16 + 1;
+        note!(self, "manager {id} starts");
+        let manager = Manager::new(id, self.stores.len(), self.quorum, self.weakness);
+        self.managers.push(manager);
+        let _ = self.obey(self.managers.len() - 1);
+    }
+
+    /// Carries out what a manager wants done.
+    fn obey(&mut self, manager: usize) -> Outcome {
+        for command in std::mem::take(&mut self.managers[manager].commands) {
+            match command {
+                Command::Send { store, serial, request } => {
+                    self.net.push(Envelope::Request { manager, store, serial, request });
                 }
+                Command::Chose { timeline, wal } => {
+                    note!(self, "timeline {timeline} begins at {}", wal.len());
+                    self.tally.timelines += 1;
+                    self.invariants.chose(Choice { timeline, wal })?;
+                }
+                Command::Launch => self.launch(manager),
             }
         }
+        Ok(())
     }
 
-    fn store_wal(&mut self, primary: usize, index: usize, at: usize, bytes: &[Byte]) {
-        let timeline = self.primaries[primary].timeline;
-        let store = &mut self.stores[index];
-        if !store.up || store.fence.admit(timeline).is_err() {
-            return;
-        }
-        if store.history.timeline() != timeline || at > store.wal.len() {
-            return;
-        }
-        let known = store.wal.len() - at;
-        store.wal.extend(bytes.iter().skip(known));
-        // Sometimes it dies before the sync: then nothing is reported.
-        if self.random.one_in(12) {
-            return;
-        }
-        store.synced = store.wal.len();
-        let at = store.flushed();
-        self.note(format!("store {index} has {at} of primary {primary}"));
-        self.messages.push(Message::Flushed {
-            primary,
-            store: index,
-            at,
+    fn launch(&mut self, manager: usize) {
+        let it = &mut self.managers[manager];
+        let Some(history) = it.target() else { return };
+        let mut wal = it.wal.clone();
+        wal.extend(&it.record);
+        it.primary = Some(self.primaries.len());
+        note!(self, "server of timeline {} runs", history.timeline());
+        self.primaries.push(Primary {
+            timeline: history.timeline(),
+            acknowledged: wal.len() - it.record.len(),
+            history,
+            wal,
+            writer: it.id,
+            records: 1,
+            alive: true,
+            flushed: vec![0; self.stores.len()],
         });
-        self.recompute_quorum(index);
     }
 
-    fn recompute_quorum(&mut self, index: usize) {
-        let store = &mut self.stores[index];
-        let heard = store.heard.values().copied();
-        let lsn = quorum_lsn(&store.history, store.flushed(), heard, self.settings.quorum);
-        let lsn = lsn.min(store.flushed());
-        let ends = store.wal.iter().enumerate().take(lsn.0 as usize);
-        let end = ends.filter(|(_, byte)| byte.ends_record).last();
-        store.quorum = store
-            .quorum
-            .max(Lsn(end.map_or(0, |(index, _)| index as u64 + 1)));
-    }
-
-    fn tell_peer(&mut self) {
-        let (from, to) = (
-            self.pick(self.settings.stores),
-            self.pick(self.settings.stores),
-        );
-        if from == to || !self.stores[from].up {
-            return;
+    fn deliver(&mut self) -> Outcome {
+        if self.net.is_empty() {
+            return Ok(());
         }
-        let store = &self.stores[from];
-        let position = Position {
-            timeline: store.history.timeline(),
-            flushed: store.flushed(),
+        let at = self.chance.below(self.net.len());
+        match self.net.swap_remove(at) {
+            Envelope::Request { manager, store, serial, request } if self.stores[store].up => {
+                let answer = self.carry_out(store, request)?;
+                self.net.push(Envelope::Answer { manager, store, serial, answer });
+            }
+            Envelope::Answer { manager, store, serial, answer } => {
+                self.managers[manager].answer(store, serial, answer);
+                self.obey(manager)?;
+            }
+            Envelope::Receive { store, primary } if self.stores[store].up => {
+                let timeline = self.primaries[primary].timeline;
+                let outcome = self.stores[store].receive(primary, timeline);
+                note!(self, "store {store} is to receive {timeline}: {outcome:?}");
+            }
+            Envelope::Flushed { primary, store, at } => self.acknowledge(primary, store, at)?,
+            Envelope::Position { to, from, position } if self.stores[to].up => {
+                self.stores[to].peers[from] = Some(position);
+                self.watch(to)?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn carry_out(&mut self, store: usize, request: Request) -> Result<Answer, String> {
+        let it = &mut self.stores[store];
+        let before = it.flushed();
+        let (what, outcome) = match request {
+            Request::Status => ("status", Ok(())),
+            Request::Promise(timeline) => {
+                let outcome = it.promise(timeline);
+                if outcome.is_ok() {
+                    self.invariants.fencing.promised(store, timeline);
+                }
+                ("promise", outcome)
+            }
+            Request::Read { from, len } => {
+                let bytes = it.wal.iter().skip(index(from)).take(len).copied().collect();
+                return Ok(Answer::Wal { timeline: it.timeline(), bytes });
+            }
+            Request::Write { promised, target, at, bytes } => {
+                ("write", it.write_wal(promised, &target, at, &bytes))
+            }
+            Request::Begin { target, bytes } => ("begin", it.begin(&target, &bytes)),
         };
-        self.messages.push(Message::Peer { from, to, position });
+        let it = &self.stores[store];
+        self.tally.rewinds += usize::from(it.flushed() < before);
+        note!(self, "store {store}: {what} {outcome:?}: {}", place(it));
+        self.watch(store)?;
+        Ok(match outcome {
+            Ok(()) => Answer::Status(self.stores[store].status()),
+            Err(_) => Answer::Refused,
+        })
+    }
+
+    /// After anything that changed a store: its quorum LSN, and what it serves.
+    fn watch(&mut self, store: usize) -> Outcome {
+        let it = &mut self.stores[store];
+        if let Some(end) = it.recompute(self.quorum) {
+            let (timeline, wal) = (it.timeline(), it.wal[..index(end)].to_vec());
+            note!(self, "store {store} serves up to {}", end.0);
+            self.invariants.serve(Settled { timeline, wal })?;
+        }
+        let it = &self.stores[store];
+        self.invariants.one_history.still_serves(&it.wal, it.quorum)
+    }
+
+    /// One step of a store's session: catching up from a peer, or receiving from the server.
+    fn pump(&mut self, store: usize) -> Outcome {
+        let Some(session) = self.stores[store].session.filter(|_| self.stores[store].up) else {
+            return Ok(());
+        };
+        let primary = &self.primaries[session.primary];
+        if !primary.alive {
+            return Ok(());
+        }
+        let len = 1 + self.chance.below(9);
+        if self.stores[store].timeline() == session.timeline {
+            let it = &mut self.stores[store];
+            let received = it.wal.len() + it.buffer.len();
+            it.buffer.extend(primary.wal.iter().skip(received).take(len));
+            return Ok(());
+        }
+        let target = primary.history.clone();
+        let peer = self.chance.below(self.stores.len());
+        let bytes = self.peer_bytes(store, peer, &target, len);
+        let it = &mut self.stores[store];
+        let before = it.flushed();
+        let outcome = it.catch_up(&target, &bytes);
+        if outcome.is_err() {
+            it.session = None;
+        }
+        let it = &self.stores[store];
+        self.tally.rewinds += usize::from(it.flushed() < before);
+        note!(self, "store {store}: catch up {outcome:?}: {}", place(it));
+        self.watch(store)
+    }
+
+    /// What a peer streams to a store that follows `target`: durable WAL, to the end of the store's
+    /// timeline as the peer knows it.
+    fn peer_bytes(&self, store: usize, peer: usize, target: &History, len: usize) -> Vec<Byte> {
+        let (it, peer) = (&self.stores[store], &self.stores[peer]);
+        let end = peer.history.end_of(it.timeline()).filter(|_| {
+            let shared = target.common_end(&it.history) >= it.flushed();
+            peer.up && shared && target.contains(peer.timeline())
+        });
+        let Some((end, _)) = end else { return Vec::new() };
+        let to = index(end).min(peer.wal.len());
+        peer.wal.iter().take(to).skip(it.wal.len()).take(len).copied().collect()
+    }
+
+    fn flush(&mut self, store: usize) -> Outcome {
+        let it = &mut self.stores[store];
+        let Some(session) = it.session.filter(|_| it.up) else { return Ok(()) };
+        let Ok(flushed) = it.flush(session.timeline) else { return Ok(()) };
+        self.invariants.fencing.acknowledges(store, session.timeline)?;
+        let at = index(flushed);
+        note!(self, "store {store} flushed {at} on {}", session.timeline);
+        self.net.push(Envelope::Flushed { primary: session.primary, store, at });
+        self.watch(store)
+    }
+
+    fn acknowledge(&mut self, primary: usize, store: usize, at: usize) -> Outcome {
+        let it = &mut self.primaries[primary];
+        if !it.alive {
+            return Ok(());
+        }
+        it.flushed[store] = at.max(it.flushed[store]);
+        let mut ends = it.flushed.clone();
+        ends.sort_unstable();
+        let counted = ends[ends.len() - self.quorum].min(it.wal.len());
+        let end = record_end(&it.wal[..counted]);
+        if end > it.acknowledged {
+            it.acknowledged = end;
+            self.tally.acknowledged += 1;
+            let (timeline, wal) = (it.timeline, it.wal[..end].to_vec());
+            note!(self, "server of timeline {timeline} acknowledges {end}");
+            self.invariants.acknowledge(Settled { timeline, wal })?;
+        }
+        Ok(())
+    }
+
+    fn tell_position(&mut self, from: usize) {
+        let to = self.chance.below(self.stores.len());
+        let it = &self.stores[from];
+        if it.up && to != from && self.announces(it.fence, it.timeline()) {
+            let position = Position { timeline: it.timeline(), flushed: it.flushed() };
+            self.net.push(Envelope::Position { to, from, position });
+        }
+    }
+
+    fn announces(&self, fence: Fence, timeline: TimelineId) -> bool {
+        fence.counts(timeline) || self.weakness == Some(Weakness::CountCatchUp)
+    }
+
+    fn emit(&mut self) {
+        let len = 1 + self.chance.below(6);
+        let at = self.chance.below(self.primaries.len());
+        if let Some(it) = self.primaries.get_mut(at)
+            && it.alive
+            && it.wal.len() < 400
+        {
+            it.wal.extend(record(it.writer, it.records, len));
+            it.records += 1;
+        }
+    }
+
+    /// The storage node takes some of what a store serves, and follows its switches.
+    fn ingest(&mut self, store: usize) -> Outcome {
+        let it = &self.stores[store];
+        let have = self.storage.wal.len();
+        let Some((end, next)) = it.history.end_of(self.storage.timeline).filter(|_| it.up) else {
+            return Ok(());
+        };
+        if have > index(end) {
+            return Ok(());
+        }
+        let limit = index(it.quorum.min(end));
+        let upto = limit.min(have + self.chance.up_to(12));
+        let upto = it.wal.get(..upto).map_or(0, record_end);
+        if upto > have {
+            self.storage.wal.extend(&it.wal[have..upto]);
+            self.tally.ingested += 1;
+            note!(self, "ingested {upto} on {}", self.storage.timeline);
+            let (timeline, wal) = (it.quorum_on, self.storage.wal.clone());
+            return self.invariants.ingest(Settled { timeline, wal });
+        }
+        let settled = it.quorum > end || self.weakness == Some(Weakness::AnnounceEarly);
+        if let Some(next) = next
+            && lsn(have) == end
+            && settled
+        {
+            note!(self, "storage follows timeline {next} from {have}");
+            self.storage.timeline = next;
+        }
+        Ok(())
+    }
+
+    /// Managers of running servers tell stores that do not receive to do so.
+    fn care(&mut self) {
+        let (manager, store) =
+            (self.chance.below(self.managers.len()), self.chance.below(self.stores.len()));
+        let Some(primary) = self.managers.get(manager).and_then(|it| it.primary) else { return };
+        let running = self.managers[manager].step == Step::Running;
+        if running && self.stores[store].session.is_none() {
+            self.net.push(Envelope::Receive { store, primary });
+        }
+    }
+
+    fn look_at_skeletons(&mut self) -> Outcome {
+        for manager in 0..self.managers.len() {
+            let it = &mut self.managers[manager];
+            if it.step == Step::Skeleton && lsn(self.storage.wal.len()) >= it.end() {
+                // More than the begin means that somebody else was first.
+                if lsn(self.storage.wal.len()) == it.end() {
+                    it.skeleton_is_there();
+                } else {
+                    it.die();
+                }
+                self.obey(manager)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A manager's patience ends: sooner or later with faults, only over lost messages without.
+    fn time_out(&mut self) -> Outcome {
+        let manager = self.chance.below(self.managers.len());
+        let on_its_way = |it: &Envelope| match it {
+            Envelope::Request { manager: of, .. } | Envelope::Answer { manager: of, .. } => {
+                *of == manager
+            }
+            _ => false,
+        };
+        let hopeless = !self.net.iter().any(on_its_way);
+        if let Some(it) = self.managers.get_mut(manager)
+            && it.is_waiting()
+            && (self.faults || hopeless)
+        {
+            note!(self, "manager {} waits no longer", self.managers[manager].id);
+            self.managers[manager].give_up_waiting();
+            self.obey(manager)?;
+        }
+        Ok(())
     }
 
     fn lose(&mut self) {
-        if !self.messages.is_empty() {
-            let index = self.pick(self.messages.len());
-            self.messages.swap_remove(index);
+        if !self.net.is_empty() {
+            let at = self.chance.below(self.net.len());
+            self.net.swap_remove(at);
         }
     }
 
-    fn crash_store(&mut self) {
-        let index = self.pick(self.settings.stores);
-        self.stores[index].crash(&mut self.random);
-        self.note(format!("store {index} crashes"));
+    fn crash(&mut self, store: usize) {
+        let (kept, forgotten) = (self.chance.up_to(12), self.chance.up_to(4));
+        if self.stores[store].up {
+            self.stores[store].crash(kept, forgotten);
+            self.tally.crashes += 1;
+            note!(self, "store {store} crashes: {}", place(&self.stores[store]));
+        }
     }
 
-    fn restart_store(&mut self) {
-        let index = self.pick(self.settings.stores);
-        self.stores[index].up = true;
-        self.recompute_quorum(index);
-        self.note(format!("store {index} is up"));
+    fn restart(&mut self, store: usize) -> Outcome {
+        self.stores[store].up = true;
+        self.watch(store)
     }
 
-    /// A manager begins the next timeline, and may die after any of its steps.
-    fn begin_timeline(&mut self) {
-        let dies_after = if self.random.one_in(3) {
-            self.random.below(4)
-        } else {
-            u64::MAX
-        };
-        let timeline = TimelineId(self.next_timeline);
-        self.next_timeline += 1;
-        let mut promised = Vec::new();
-        for index in 0..self.settings.stores {
-            // A store may not be reached although it is up.
-            let reached = self.stores[index].up && !self.random.one_in(6);
-            if let Some(store) = self.stores.get_mut(index)
-                && reached
-                && let Ok(fence) = store.fence.promise(timeline)
-            {
-                store.fence = fence;
-                store.wal.truncate(store.synced);
-                promised.push(index);
+    /// A manager dies, or a server; the other may live on.
+    fn kill(&mut self) {
+        let at = self.chance.below(self.managers.len());
+        let Some(it) = self.managers.get_mut(at) else { return };
+        let primary = it.primary;
+        match (self.chance.below(3), primary) {
+            (0, Some(primary)) => {
+                note!(self, "server {primary} dies");
+                self.primaries[primary].alive = false;
+            }
+            _ => {
+                note!(self, "manager {} dies", it.id);
+                it.die();
             }
         }
-        let needed = promises_needed(self.settings.stores, self.settings.quorum);
-        if promised.len() < self.promises_override.unwrap_or(needed) || dies_after == 0 {
-            self.note(format!("{timeline}: promised by {promised:?} only"));
-            return;
-        }
-        let candidates: Vec<Candidate> = promised
-            .iter()
-            .map(|index| Candidate {
-                timeline: self.stores[*index].history.timeline(),
-                record_end: self.stores[*index].record_end(),
-            })
-            .collect();
-        let Some(chosen) = choose_history(&candidates).map(|nth| promised[nth]) else {
-            return;
-        };
-        let end = self.stores[chosen].record_end();
-        let (history, wal) = (
-            self.stores[chosen].history.clone(),
-            self.stores[chosen].wal.clone(),
-        );
-        let wal: Vec<Byte> = wal[..end.0 as usize].to_vec();
-        self.note(format!(
-            "{timeline}: promised by {promised:?}, continues {chosen} at {end}"
-        ));
-        self.bring_up(&promised, &history, end, &wal, dies_after == 1);
-        if dies_after <= 1 {
-            return;
-        }
-        self.begin_on(&promised, timeline, &history, end, wal, dies_after == 2);
     }
+}
 
-    /// Laggards get what they lack; a manager that dies gives it to the first only.
-    fn bring_up(
-        &mut self,
-        promised: &[usize],
-        history: &History,
-        end: Lsn,
-        wal: &[Byte],
-        dies: bool,
-    ) {
-        let count = if dies { 1 } else { promised.len() };
-        for index in promised.iter().take(count) {
-            let store = &mut self.stores[*index];
-            let lacks = missing(history, end, &store.history, store.flushed());
-            if lacks.from == lacks.to {
-                continue;
-            }
-            store.adopt(history, end);
-            store.wal.extend(wal.iter().skip(store.synced));
-            store.synced = store.wal.len();
-            store.history = history.clone();
-        }
-    }
-
-    fn begin_on(
-        &mut self,
-        promised: &[usize],
-        timeline: TimelineId,
-        history: &History,
-        end: Lsn,
-        mut wal: Vec<Byte>,
-        dies: bool,
-    ) {
-        let Ok(next) = history.branch(timeline, end) else {
-            return;
-        };
-        // The checkpoint record.
-        wal.push(Byte {
-            value: self.next_value,
-            ends_record: true,
-        });
-        self.next_value += 1;
-        let count = if dies { 1 } else { promised.len() };
-        for index in promised.iter().take(count) {
-            let store = &mut self.stores[*index];
-            store.adopt(&next, end);
-            store.wal.extend(wal.iter().skip(store.wal.len()));
-            store.synced = store.wal.len();
-            store.history = next.clone();
-        }
-        for index in promised.iter().take(count) {
-            self.recompute_quorum(*index);
-        }
-        self.begun += 1;
-        if count < self.settings.quorum {
-            self.partial_begins += 1;
-            self.note(format!("{timeline} was begun by {count} only"));
-            return;
-        }
-        self.primaries.push(Primary {
-            timeline,
-            wal,
-            reported: vec![Lsn(0); self.settings.stores],
-            acknowledged: Lsn(0),
-        });
-        self.note(format!("{timeline} runs from {end}"));
-    }
+fn place(store: &Store) -> String {
+    let starts = store.history.starts().iter();
+    let starts: Vec<String> = starts.map(|it| format!("{}@{}", it.timeline, it.begin.0)).collect();
+    let Lsn(flushed) = store.flushed();
+    format!("{flushed} on {}, promised {}", starts.join(","), store.fence.promised())
 }
