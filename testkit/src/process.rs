@@ -57,8 +57,9 @@ fn role_of(process: &Process, parent: Option<Role>) -> Role {
             Role::Backend
         }
         Some(Role::Postmaster) => Role::Auxiliary,
-        _ if command.contains("log-store") => Role::LogStore,
-        _ if command.contains("storage-node") => Role::StorageNode,
+        // `up --log-stores 3` is no log store.
+        _ if command.contains("log-store run") => Role::LogStore,
+        _ if command.contains("storage-node run") => Role::StorageNode,
         _ if command.contains("compute run") => Role::ComputeManager,
         Some(Role::ComputeManager) => Role::Postmaster,
         _ => Role::Supervisor,

@@ -63,20 +63,20 @@ pub fn settle(layout: &Layout) -> Outcome<bool> {
 /// # Errors
 /// [`Failure`] naming what is in the way.
 pub fn check_vacant(layout: &Layout) -> Outcome<()> {
+    if layout.data().join("PG_VERSION").exists() {
+        return Err(Failure::new(format!(
+            "{} is a stock PostgreSQL data directory, not a Strandline cluster",
+            layout.data().display()
+        ))
+        .hint(format!(
+            "import it: strandline import --from {} --data OTHER_DIR",
+            layout.data().display()
+        )));
+    }
     let entries = fs::read_dir(layout.data()).map_err(at(layout.data()))?;
     for entry in entries {
         let name = entry.map_err(at(layout.data()))?.file_name();
         let name = name.to_string_lossy();
-        if name == "PG_VERSION" {
-            return Err(Failure::new(format!(
-                "{} is a stock PostgreSQL data directory, not a Strandline cluster",
-                layout.data().display()
-            ))
-            .hint(format!(
-                "import it: strandline import --from {} --data OTHER_DIR",
-                layout.data().display()
-            )));
-        }
         if !OUR_NAMES.contains(&name.as_ref()) && !name.starts_with(".discarded-") {
             return Err(Failure::new(format!(
                 "{} is not empty (there is {name}) and holds no Strandline cluster",

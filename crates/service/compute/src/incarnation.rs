@@ -454,15 +454,23 @@ fn make_role_sql() -> String {
     )
 }
 
-/// The last message of at least level FATAL in PostgreSQL's log, or its last line.
+/// The last message of at least level FATAL in PostgreSQL's log, or its last line. About a broken
+/// configuration the FATAL message only says that there are errors; the message before it says which.
 #[must_use]
 pub fn last_words(log: &Path) -> String {
     let bytes = fs::read(log).unwrap_or_default();
     let tail = bytes.get(bytes.len().saturating_sub(16 << 10)..).unwrap_or_default();
     let text = String::from_utf8_lossy(tail);
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
-    let fatal = lines.iter().rev().find(|line| line.contains("PANIC:") || line.contains("FATAL:"));
-    fatal.or(lines.last()).map_or_else(|| "it logged nothing".to_owned(), |line| (*line).to_owned())
+    let fatal = lines.iter().rposition(|line| line.contains("PANIC:") || line.contains("FATAL:"));
+    let Some(last) = fatal.or(lines.len().checked_sub(1)) else { return "it logged nothing".to_owned() };
+    let line = |at: usize| lines.get(at).copied().unwrap_or_default();
+    if line(last).contains("configuration file") && last > 0 {
+        let why = line(last - 1);
+        let why = why.split_once("LOG:").map_or(why, |(_, why)| why.trim());
+        return format!("{} (hint: correct it: {why})", line(last));
+    }
+    line(last).to_owned()
 }
 
 const AUTO_CONF: &str = "postgresql.auto.conf";
