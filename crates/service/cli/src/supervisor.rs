@@ -328,16 +328,23 @@ impl News {
         let end = Arc::new(AtomicBool::new(false));
         let (shared, ending) = (Arc::clone(shared), Arc::clone(&end));
         let watching = std::thread::Builder::new().name("news".to_owned()).spawn(move || {
-            let mut told: Vec<Option<String>> = vec![None; shared.cluster.log_stores + 2];
+            let parts = shared.cluster.log_stores + 2;
+            let mut told: Vec<Option<String>> = vec![None; parts];
+            let mut seen: Vec<Option<String>> = vec![None; parts];
             while !ending.load(Ordering::SeqCst) {
-                for ((name, error), last) in errors(&shared).into_iter().zip(&mut told) {
-                    if error != *last {
+                for (index, (name, error)) in errors(&shared).into_iter().enumerate() {
+                    let (Some(told), Some(seen)) = (told.get_mut(index), seen.get_mut(index)) else {
+                        continue;
+                    };
+                    // What has passed at the next look is part of starting and restarting.
+                    if error == *seen && error != *told {
                         match &error {
-                            Some(error) => eprintln!("strandline: {name}: {error}"),
+                            Some(error) => eprintln!("{}", Failure::from_text(error).during(&name)),
                             None => eprintln!("strandline: {name}: recovered"),
                         }
-                        *last = error;
+                        told.clone_from(&error);
                     }
+                    *seen = error;
                 }
                 std::thread::sleep(CARE);
             }

@@ -309,13 +309,22 @@ impl Manager {
                         false
                     }
                 };
-                if !wanted {
-                    self.set_state(ComputeState::Stopped);
-                }
-                self.reply(&command);
-                wanted
+                self.settle(&command, wanted)
             }
         }
+    }
+
+    /// Shows what follows a command and answers it; says whether a server is wanted.
+    fn settle(&self, command: &Command, wanted: bool) -> bool {
+        {
+            let mut status = self.shared.status.lock();
+            status.pid = None;
+            status.state = if wanted { ComputeState::Starting } else { ComputeState::Stopped };
+            // What went wrong before is answered by what was asked now.
+            status.error = None;
+        }
+        self.reply(command);
+        wanted
     }
 
     fn watch(&self, running: &mut Running) -> Watched {
@@ -362,10 +371,7 @@ impl Manager {
     /// Takes a command while nothing runs; says whether a server is wanted now.
     fn while_stopped(&self, command: Command) -> bool {
         self.shared.call_off.store(false, Ordering::SeqCst);
-        let wanted = command.request == ComputeRequest::Start;
-        self.set_state(if wanted { ComputeState::Starting } else { ComputeState::Stopped });
-        self.reply(&command);
-        wanted
+        self.settle(&command, command.request == ComputeRequest::Start)
     }
 
     /// A start was called off by a stop, a kill or the manager's own end.
@@ -373,12 +379,7 @@ impl Manager {
         self.end_all();
         self.shared.call_off.store(false, Ordering::SeqCst);
         let Some(command) = self.next_command(Duration::from_secs(1)) else { return true };
-        let wanted = matches!(command.request, ComputeRequest::Start | ComputeRequest::Kill { stay_down: false });
-        if !wanted {
-            self.set_state(ComputeState::Stopped);
-        }
-        self.reply(&command);
-        wanted
+        self.settle(&command, wants_server(&command.request))
     }
 
     /// Waits before the next attempt; a command ends the wait. Says whether a server is wanted.
@@ -388,13 +389,7 @@ impl Manager {
         while begun.elapsed() < pause && !self.stop.load(Ordering::SeqCst) {
             if let Some(command) = self.next_command(WATCH) {
                 self.shared.call_off.store(false, Ordering::SeqCst);
-                let wanted =
-                    matches!(command.request, ComputeRequest::Start | ComputeRequest::Kill { stay_down: false });
-                if !wanted {
-                    self.set_state(ComputeState::Stopped);
-                }
-                self.reply(&command);
-                return wanted;
+                return self.settle(&command, wants_server(&command.request));
             }
         }
         true
@@ -430,6 +425,11 @@ impl Manager {
         status.pid = None;
         status.error = Some(error);
     }
+}
+
+/// Whether a server is to run after `request` when none does now.
+const fn wants_server(request: &ComputeRequest) -> bool {
+    matches!(request, ComputeRequest::Start | ComputeRequest::Kill { stay_down: false })
 }
 
 /// A thread that keeps the streams and the configuration of one incarnation in order.

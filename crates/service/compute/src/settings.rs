@@ -90,7 +90,8 @@ pub fn server_settings(
     set("data_directory", path(facts.pgdata));
     set("hba_file", path(&facts.config.join("pg_hba.conf")));
     set("ident_file", path(&facts.config.join("pg_ident.conf")));
-    set("external_pid_file", String::new());
+    // Debian's configuration names a place of its own; an empty name would be taken for a file's.
+    set("external_pid_file", path(&facts.pgdata.with_file_name("external.pid")));
     set("listen_addresses", facts.listen_host.to_owned());
     set("port", facts.listen_port.to_string());
     set("unix_socket_directories", quote_list_item(&path(facts.run)));
