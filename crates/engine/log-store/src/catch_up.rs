@@ -124,7 +124,7 @@ fn write(
         if !shared.receive.is_current(epoch) {
             return Err(StoreError::Stopped);
         }
-        writer.state.promised.admit(target.timeline())?;
+        writer.accept(target.timeline())?;
         let at = at.unwrap_or(writer.flushed);
         // Nothing given: only cut off what is not part of the history, however far that goes back.
         if bytes.is_empty() {

@@ -16,7 +16,7 @@ pub enum StoreError {
         reason: String,
     },
     /// A file operation failed.
-    #[error("{what} {}: {source}", path.display())]
+    #[error("{what} {}: {source}{}", path.display(), remedy(source))]
     Io {
         /// What was being done, such as "writing".
         what: &'static str,
@@ -69,6 +69,20 @@ pub enum StoreError {
     NotWal(#[from] pg_wal::StreamError),
 }
 
+/// What a person should do about a failed file operation.
+fn remedy(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            " (hint: free space on that file system or make it larger; the log store then goes on, and \
+             nothing that was acknowledged is lost)"
+        }
+        io::ErrorKind::PermissionDenied => {
+            " (hint: give the user that the log store runs as access to it)"
+        }
+        _ => "",
+    }
+}
+
 impl StoreError {
     pub(crate) fn io(
         what: &'static str,
@@ -83,7 +97,7 @@ impl StoreError {
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// No store was ever made here.
-    #[error("{} is no log store: it has no file \"state\"; make one with `strandline import` or `strandline up`", dir.display())]
+    #[error("{} is no log store: it has no file \"state\" (hint: make one with `strandline import` or `strandline up`)", dir.display())]
     NotAStore {
         /// The directory.
         dir: PathBuf,
@@ -95,7 +109,7 @@ pub enum OpenError {
         dir: PathBuf,
     },
     /// The state file does not read.
-    #[error("{} is damaged: {reason}; restore this directory from another log store of the cluster", path.display())]
+    #[error("{} is damaged: {reason} (hint: restore this directory from another log store of the cluster)", path.display())]
     BadState {
         /// The file.
         path: PathBuf,
@@ -105,8 +119,8 @@ pub enum OpenError {
     /// WAL that was durable does not read.
     #[error(
         "{} is damaged at {lsn}: {reason}. This WAL was durable (up to {watermark}), so it is not a \
-         torn tail. Remedy: put the file of the same name from another log store of this cluster in \
-         its place, or restore it from a backup", path.display()
+         torn tail (hint: put the file of the same name from another log store of this cluster in \
+         its place, or restore it from a backup)", path.display()
     )]
     Corrupt {
         /// The segment file.
@@ -119,7 +133,7 @@ pub enum OpenError {
         watermark: Lsn,
     },
     /// A segment file that should be there is not.
-    #[error("{} is missing, but WAL was durable up to {watermark}; copy it from another log store of this cluster", path.display())]
+    #[error("{} is missing, but WAL was durable up to {watermark} (hint: copy it from another log store of this cluster)", path.display())]
     MissingSegment {
         /// The file.
         path: PathBuf,

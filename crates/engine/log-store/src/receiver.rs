@@ -195,6 +195,12 @@ fn session(
             expected: primary.timeline,
         });
     }
+    shared.with_writer(|writer| {
+        if !shared.receive.is_current(epoch) {
+            return Err(StoreError::Stopped);
+        }
+        writer.accept(timeline)
+    })?;
     if shared.published().history.timeline() != timeline {
         let history = client.timeline_history(timeline)?.text;
         catch_up(shared, epoch, timeline, &history)?;

@@ -203,7 +203,8 @@ impl LogStore {
     /// that was on its way is either durable and in the returned status, or lost.
     ///
     /// # Errors
-    /// [`StoreError::Fenced`] when a higher promise exists.
+    /// [`StoreError::Fenced`] when this or a higher promise was given before: whoever lost the answer
+    /// asks for a higher one.
     pub fn promise(&self, timeline: TimelineId) -> Result<Status, StoreError> {
         self.shared.receive.stop();
         self.shared.with_writer(|writer| writer.promise(timeline))?;
@@ -246,8 +247,8 @@ impl LogStore {
     /// the text of `timeline`'s history file. What this store has beside that history is cut off.
     ///
     /// # Errors
-    /// [`StoreError::Fenced`] unless `promised` is the promise given; [`StoreError::Gap`] when WAL
-    /// before `at` is missing.
+    /// [`StoreError::Fenced`] unless `promised` is the last promise and that timeline has not begun
+    /// here; [`StoreError::Gap`] when WAL before `at` is missing.
     pub fn write_wal(
         &self,
         promised: TimelineId,
@@ -258,20 +259,18 @@ impl LogStore {
     ) -> Result<Status, StoreError> {
         let target = parse_history(timeline, history)?;
         self.shared.with_writer(|writer| {
-            writer.state.promised.admit(promised)?;
-            if writer.state.promised.promised() != promised {
-                return Err(StoreError::BadTimeline {
-                    timeline: promised,
-                    reason: "it was not promised here".to_owned(),
-                });
-            }
+            writer
+                .state
+                .promised
+                .admit_catch_up(promised, writer.timeline())?;
             writer.append_on(&target, history, at, bytes)
         })?;
         Ok(self.status())
     }
 
     /// Durably begins `timeline`, which leaves `parent` at `switch_at`, with the WAL `bytes` from
-    /// there on. Doing it again changes nothing.
+    /// there on. Without bytes it begins empty, and the same call with bytes adds them. Doing it again
+    /// changes nothing.
     ///
     /// # Errors
     /// [`StoreError`]: `Fenced` or `BadTimeline` unless `timeline` is the one promised, `Gap` when

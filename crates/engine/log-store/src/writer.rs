@@ -221,6 +221,20 @@ impl Writer {
         self.complete_switch()
     }
 
+    /// Durably promises `timeline` by taking WAL of it: the server before it is obeyed no more.
+    pub(crate) fn accept(&mut self, timeline: TimelineId) -> Result<(), StoreError> {
+        let promised = self.state.promised.accept(timeline)?;
+        if promised != self.state.promised {
+            let state = State {
+                promised,
+                ..self.state.clone()
+            };
+            state.store(&self.dir.dir)?;
+            self.state = state;
+        }
+        Ok(())
+    }
+
     /// When the last record is `XLOG_SWITCH`, the rest of its segment is padding that nobody reads
     /// and that may not have arrived. The record ends at the next segment, so let durable WAL end
     /// there too: the segment's zeros serve as padding.
@@ -393,7 +407,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Begins `timeline` at `switch_at` with the WAL `bytes`.
+    /// Begins `timeline` at `switch_at` with the WAL `bytes`; without any, it begins empty, and the
+    /// same call with bytes adds them later.
     pub(crate) fn begin_timeline(
         &mut self,
         timeline: TimelineId,
@@ -407,7 +422,9 @@ impl Writer {
         if self.state.promised.promised() != timeline {
             return Err(bad("it was not promised here".to_owned()));
         }
-        self.check_first_record(switch_at, bytes)?;
+        if !bytes.is_empty() {
+            self.check_first_record(switch_at, bytes)?;
+        }
         let target = parse_history(timeline, text)?;
         let left = target.end_of(parent);
         if left != Some((switch_at, Some(timeline))) {

@@ -94,6 +94,11 @@ fn open_quorum(dir: &Path, quorum: usize) -> Result<LogStore, OpenError> {
 }
 
 fn write(store: &LogStore, tape: &mut Tape, len: usize) -> Result<Lsn, StoreError> {
+    // A store takes WAL by control requests only under a promise whose timeline has not begun.
+    let status = store.status();
+    if status.promised == status.timeline {
+        store.promise(status.timeline.next())?;
+    }
     let (promised, at, timeline) = (store.status().promised, tape.at, tape.timeline);
     let bytes = tape.record(len);
     let history = store.status().history_text;
@@ -300,6 +305,10 @@ fn a_new_timeline_fences_the_old_and_cuts_its_tail() {
         timeline: TimelineId(3),
     };
     let wal = checkpoint(&mut tape, 3);
+    let empty = store
+        .begin_timeline(TimelineId(3), TimelineId(1), switch, &history, &[])
+        .unwrap();
+    assert_eq!((empty.timeline, empty.record_end), (TimelineId(3), switch));
     let begin = || store.begin_timeline(TimelineId(3), TimelineId(1), switch, &history, &wal);
     let status = begin().unwrap();
     assert_eq!(

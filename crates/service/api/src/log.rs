@@ -45,7 +45,8 @@ pub enum LogRequest {
         history: String,
     },
     /// Begin `timeline` at `switch_at`; the attachment is the WAL from `switch_at` on (the shutdown
-    /// checkpoint record with any page headers it crosses). Durable before it is answered by `Status`.
+    /// checkpoint record with any page headers it crosses), or nothing: then the timeline begins empty,
+    /// and the same request with the bytes adds them. Durable before it is answered by `Status`.
     /// Idempotent. Refused unless `timeline` is promised and WAL up to `switch_at` is present.
     BeginTimeline {
         /// The new timeline.
