@@ -252,7 +252,7 @@ fn a_torn_tail_is_cut_off_and_damage_below_the_watermark_is_refused() {
     for part in [
         segment.to_str().unwrap(),
         &end.to_string(),
-        "Remedy",
+        "hint: put the file of the same name",
         "checksum",
     ] {
         assert!(text.contains(part), "{part} in {text}");

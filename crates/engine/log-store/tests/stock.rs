@@ -64,10 +64,11 @@ fn shutdown_end(pgdata: &Path, mut controldata: Command) -> SeedLog {
 }
 
 struct Bench {
-    _root: tempfile::TempDir,
     primary: StockServer,
     store_dir: PathBuf,
     root: PathBuf,
+    // Last: fields are dropped in order, and the server must end before its directory goes.
+    _root: tempfile::TempDir,
 }
 
 /// A running primary whose WAL up to now is in a seeded store directory.
