@@ -189,7 +189,9 @@ pub enum ServiceCommand {
 /// # Errors
 /// A message for the user.
 pub fn parse_size(text: &str) -> Result<u64, String> {
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let digits = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let unit: u64 = match unit.trim().to_ascii_lowercase().as_str() {
         "" | "b" => 1,

@@ -37,13 +37,19 @@ pub fn find_postgres(
     }
     let mut majors = PgMajor::ALL;
     majors.reverse();
-    let debian = majors.iter().map(|major| Path::new(DEBIAN).join(major.to_string()).join("bin"));
+    let debian = majors
+        .iter()
+        .map(|major| Path::new(DEBIAN).join(major.to_string()).join("bin"));
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let found = debian.chain(std::env::split_paths(&path)).find_map(|directory| fits(&directory));
+    let found = debian
+        .chain(std::env::split_paths(&path))
+        .find_map(|directory| fits(&directory));
     found.ok_or_else(|| {
         let wanted = major.map_or_else(|| "14 to 18".to_owned(), |major| major.to_string());
-        Failure::new(format!("no `postgres` of PostgreSQL {wanted} was found below {DEBIAN} or in PATH"))
-            .hint("install it (Debian: apt install postgresql), or name its directory with --pg-bin")
+        Failure::new(format!(
+            "no `postgres` of PostgreSQL {wanted} was found below {DEBIAN} or in PATH"
+        ))
+        .hint("install it (Debian: apt install postgresql), or name its directory with --pg-bin")
     })
 }
 
@@ -61,8 +67,14 @@ pub fn find_shim() -> Outcome<PathBuf> {
         directory.join("deps").join(NAME),
         directory.join("../lib/strandline").join(NAME),
     ];
-    candidates.into_iter().find(|candidate| candidate.is_file()).ok_or_else(|| {
-        Failure::new(format!("{NAME} is neither beside {} nor in ../lib/strandline", program.display()))
+    candidates
+        .into_iter()
+        .find(|candidate| candidate.is_file())
+        .ok_or_else(|| {
+            Failure::new(format!(
+                "{NAME} is neither beside {} nor in ../lib/strandline",
+                program.display()
+            ))
             .hint("build it (cargo build -p strandline-shim), or install it there")
-    })
+        })
 }

@@ -25,8 +25,15 @@ use pg_types::Lsn;
 use crate::error::{Failure, Outcome};
 
 /// Names that may lie in a data directory without it being in use by somebody else.
-const OUR_NAMES: [&str; 7] =
-    ["strandline.lock", "lib", "run", "logs", ".preparing", "lost+found", "compute"];
+const OUR_NAMES: [&str; 7] = [
+    "strandline.lock",
+    "lib",
+    "run",
+    "logs",
+    ".preparing",
+    "lost+found",
+    "compute",
+];
 
 /// Written when everything in `.preparing` is durable.
 const COMPLETE: &str = "complete";
@@ -162,7 +169,11 @@ fn prepare(
     let pgdata = match source {
         Source::Import(pgdata) => pgdata.clone(),
         Source::Initdb => {
-            eprintln!("Creating a PostgreSQL {} cluster in {}", binary.major, layout.data().display());
+            eprintln!(
+                "Creating a PostgreSQL {} cluster in {}",
+                binary.major,
+                layout.data().display()
+            );
             let pgdata = preparing.data().join("pgdata");
             initdb(&pg_bin, &pgdata)?;
             pgdata
@@ -177,7 +188,10 @@ fn prepare(
             binary.path.display(),
             binary.version
         ))
-        .hint(format!("name the directory of a PostgreSQL {} with --pg-bin", imported.major)));
+        .hint(format!(
+            "name the directory of a PostgreSQL {} with --pg-bin",
+            imported.major
+        )));
     }
     for index in 0..log_stores {
         seed_log(&pgdata, &preparing.log_store(index), &imported)?;
@@ -195,7 +209,10 @@ fn prepare(
         superuser: bootstrap_superuser(&pgdata, imported.major)?,
         segment_size: imported.segment_size,
         log_stores,
-        created_unix: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
+        created_unix: SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default()
+            .as_secs(),
         pg_bin,
     };
     cluster.write(&preparing.cluster_file())?;
@@ -217,7 +234,11 @@ fn move_into_place(layout: &Layout) -> Outcome<()> {
         .map_err(at(&preparing))?;
     names.retain(|name| name != COMPLETE);
     names.sort_by_key(|name| name == "cluster.toml");
-    let sync = |path: &Path| fs::File::open(path).and_then(|file| file.sync_all()).map_err(at(path));
+    let sync = |path: &Path| {
+        fs::File::open(path)
+            .and_then(|file| file.sync_all())
+            .map_err(at(path))
+    };
     for name in names {
         if name == "cluster.toml" {
             sync(layout.data())?;
@@ -233,7 +254,10 @@ fn move_into_place(layout: &Layout) -> Outcome<()> {
 /// Imports the pages of the stopped cluster in `pgdata`, with a progress bar.
 fn import_pages(pgdata: &Path, store_dir: &Path) -> Outcome<ImportedCluster> {
     let bar = progress_bar();
-    let plan = ImportPlan { pgdata: pgdata.to_owned(), store_dir: store_dir.to_owned() };
+    let plan = ImportPlan {
+        pgdata: pgdata.to_owned(),
+        store_dir: store_dir.to_owned(),
+    };
     let imported = import_cluster(&plan, |progress| {
         bar.set_length(progress.total);
         bar.set_position(progress.done);
@@ -248,7 +272,11 @@ fn seed_log(pgdata: &Path, dir: &Path, imported: &ImportedCluster) -> Outcome<()
     let first = size.segment_of(imported.wal_start);
     let last = size.segment_of(Lsn(imported.lsn.0.saturating_sub(1)));
     let segments = (first..=last)
-        .map(|number| pgdata.join("pg_wal").join(size.file_name(imported.timeline, number)))
+        .map(|number| {
+            pgdata
+                .join("pg_wal")
+                .join(size.file_name(imported.timeline, number))
+        })
         .collect();
     let log = SeedLog {
         system_identifier: imported.system_identifier,
@@ -270,9 +298,9 @@ fn progress_bar() -> ProgressBar {
         ProgressDrawTarget::hidden()
     };
     let bar = ProgressBar::with_draw_target(None, target);
-    if let Ok(style) = ProgressStyle::with_template(
-        "{msg} [{bar:32}] {bytes}/{total_bytes} {bytes_per_sec} {eta}",
-    ) {
+    if let Ok(style) =
+        ProgressStyle::with_template("{msg} [{bar:32}] {bytes}/{total_bytes} {bytes_per_sec} {eta}")
+    {
         bar.set_style(style.progress_chars("=> "));
     }
     bar.set_message("importing");

@@ -18,7 +18,10 @@ impl Failure {
     /// A failure without a hint.
     #[must_use]
     pub fn new(message: impl Into<String>) -> Failure {
-        Failure { message: message.into(), hint: None }
+        Failure {
+            message: message.into(),
+            hint: None,
+        }
     }
 
     /// Adds what to do.
@@ -71,7 +74,10 @@ mod tests {
     #[test]
     fn hints_are_taken_out_of_library_errors() {
         let failure = Failure::from_text("no such file (hint: make one)");
-        assert_eq!(failure.to_string(), "strandline: no such file\nhint: make one");
+        assert_eq!(
+            failure.to_string(),
+            "strandline: no such file\nhint: make one"
+        );
         let failure = Failure::from_text("ends (in parentheses)");
         assert_eq!(failure.to_string(), "strandline: ends (in parentheses)");
     }

@@ -17,19 +17,32 @@ use crate::inspect::{self, Inspection};
 /// [`Failure`] naming the file.
 pub fn run(command: InspectCommand) -> Outcome<()> {
     match command {
-        InspectCommand::Wal { path, start, limit, json } => {
-            inspect::wal::print(&path, start, limit, json)
-        }
+        InspectCommand::Wal {
+            path,
+            start,
+            limit,
+            json,
+        } => inspect::wal::print(&path, start, limit, json),
         InspectCommand::Page { path, block, json } => {
             let bytes = read_block(&path, block)?;
-            print(&inspect::page::page(&bytes, block).map_err(Failure::from)?, json)
+            print(
+                &inspect::page::page(&bytes, block).map_err(Failure::from)?,
+                json,
+            )
         }
         InspectCommand::Layer { path, json } => print(&inspect::layer::layer(&path)?, json),
         InspectCommand::Control { path, json } => {
-            let file = if path.is_dir() { path.join("global/pg_control") } else { path };
+            let file = if path.is_dir() {
+                path.join("global/pg_control")
+            } else {
+                path
+            };
             let bytes = fs::read(&file).map_err(|error| at(&file, &error))?;
             let control = inspect::control::control(&bytes);
-            print(&control.map_err(|error| Failure::from(error).during(file.display()))?, json)
+            print(
+                &control.map_err(|error| Failure::from(error).during(file.display()))?,
+                json,
+            )
         }
     }
 }
@@ -44,20 +57,30 @@ fn read_block(path: &Path, block: u32) -> Outcome<Vec<u8>> {
     let mut have = 0;
     while let Some(rest) = bytes.get_mut(have..).filter(|rest| !rest.is_empty()) {
         let offset = u64::from(block) * BLCKSZ as u64 + have as u64;
-        match file.read_at(rest, offset).map_err(|error| at(path, &error))? {
+        match file
+            .read_at(rest, offset)
+            .map_err(|error| at(path, &error))?
+        {
             0 => break,
             read => have += read,
         }
     }
     bytes.truncate(have);
     if have == 0 {
-        return Err(Failure::new(format!("{} has no block {block}", path.display())));
+        return Err(Failure::new(format!(
+            "{} has no block {block}",
+            path.display()
+        )));
     }
     Ok(bytes)
 }
 
 fn print(inspection: &Inspection, json: bool) -> Outcome<()> {
-    let text = if json { format!("{:#}\n", inspection.json) } else { inspection.text.clone() };
+    let text = if json {
+        format!("{:#}\n", inspection.json)
+    } else {
+        inspection.text.clone()
+    };
     write_out(text.as_bytes())
 }
 

@@ -45,8 +45,10 @@ fn main() -> ExitCode {
 /// Service processes log from `info` on, commands only what is wrong; `STRANDLINE_LOG` overrides.
 fn start_logging() {
     let service = std::env::args().any(|argument| argument == "run");
-    let filter = tracing_subscriber::EnvFilter::try_from_env("STRANDLINE_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(if service { "info" } else { "warn" }));
+    let filter =
+        tracing_subscriber::EnvFilter::try_from_env("STRANDLINE_LOG").unwrap_or_else(|_| {
+            tracing_subscriber::EnvFilter::new(if service { "info" } else { "warn" })
+        });
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
@@ -60,15 +62,17 @@ fn run(command: Command) -> Outcome<()> {
         Command::Import { from, create } => up::import(&from, &create),
         Command::Status { data, json } => {
             let status = status::cluster_status(&directory(&data)?)?;
-            let text = if json { to_json(&status)? } else { status::table(&status) };
+            let text = if json {
+                to_json(&status)?
+            } else {
+                status::table(&status)
+            };
             write_out(text.as_bytes())
         }
         Command::Compute(command) => compute(command),
         Command::Inspect(command) => inspect_command::run(command),
-        Command::LogStore(ServiceCommand::Run { config }) => {
-            log_server::run(read_config(&config)?)
-                .map_err(|error| Failure::from_text(&format!("{error:#}")))
-        }
+        Command::LogStore(ServiceCommand::Run { config }) => log_server::run(read_config(&config)?)
+            .map_err(|error| Failure::from_text(&format!("{error:#}"))),
         Command::StorageNode(ServiceCommand::Run { config }) => {
             page_server::run(&read_config(&config)?)
                 .map_err(|error| Failure::from_text(&format!("{error:#}")))
@@ -82,18 +86,24 @@ fn compute(command: ComputeCommand) -> Outcome<()> {
         ComputeCommand::List { data, json } => return list(&directory(&data)?, json),
         ComputeCommand::Start { data } => (data, SupervisorRequest::ComputeStart),
         ComputeCommand::Stop { data } => (data, SupervisorRequest::ComputeStop),
-        ComputeCommand::Kill { data, stay_down } => (data, SupervisorRequest::ComputeKill { stay_down }),
+        ComputeCommand::Kill { data, stay_down } => {
+            (data, SupervisorRequest::ComputeKill { stay_down })
+        }
     };
     match status::ask_supervisor(&directory(&data)?, &request, PATIENCE)? {
         SupervisorResponse::Compute(status) => {
-            let pid = status.pid.map_or_else(String::new, |pid| format!(" (pid {pid})"));
+            let pid = status
+                .pid
+                .map_or_else(String::new, |pid| format!(" (pid {pid})"));
             eprintln!("compute node is {}{pid}", status::state_name(status.state));
             if request == SupervisorRequest::ComputeStart {
                 write_out(format!("{}\n", status.connection).as_bytes())?;
             }
             Ok(())
         }
-        _ => Err(Failure::new("the supervisor gave an answer that does not belong to the request")),
+        _ => Err(Failure::new(
+            "the supervisor gave an answer that does not belong to the request",
+        )),
     }
 }
 
@@ -102,15 +112,26 @@ fn list(data: &Path, json: bool) -> Outcome<()> {
     if json {
         return write_out(to_json(&[&status.compute])?.as_bytes());
     }
-    let mut text = format!("{:<12}{:<10}{:<10}{:<10}{}\n", "NAME", "STATE", "PID", "TIMELINE", "CONNECTION");
+    let mut text = format!(
+        "{:<12}{:<10}{:<10}{:<10}{}\n",
+        "NAME", "STATE", "PID", "TIMELINE", "CONNECTION"
+    );
     let or_dash = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
     let compute = status.compute.status.as_ref();
     text.push_str(&format!(
         "{:<12}{:<10}{:<10}{:<10}{}\n",
         status.compute.name,
         compute.map_or("silent", |compute| status::state_name(compute.state)),
-        or_dash(compute.and_then(|compute| compute.pid).map(|pid| pid.to_string())),
-        or_dash(compute.and_then(|compute| compute.timeline).map(|timeline| timeline.to_string())),
+        or_dash(
+            compute
+                .and_then(|compute| compute.pid)
+                .map(|pid| pid.to_string())
+        ),
+        or_dash(
+            compute
+                .and_then(|compute| compute.timeline)
+                .map(|timeline| timeline.to_string())
+        ),
         or_dash(compute.map(|compute| compute.connection.clone())),
     ));
     write_out(text.as_bytes())

@@ -53,7 +53,10 @@ impl PartProcess {
         let now = Instant::now();
         PartProcess {
             name: name.to_owned(),
-            arguments: arguments.iter().map(|argument| (*argument).to_owned()).collect(),
+            arguments: arguments
+                .iter()
+                .map(|argument| (*argument).to_owned())
+                .collect(),
             log,
             child: None,
             started: now,
@@ -86,12 +89,18 @@ impl PartProcess {
     /// # Errors
     /// The operating system's.
     pub fn start(&mut self) -> io::Result<()> {
-        let log =
-            OpenOptions::new().create(true).append(true).mode(0o600).open(&self.log)?;
+        let log = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .mode(0o600)
+            .open(&self.log)?;
         // By this link the program can be run even where its path may not be entered.
         let mut command = Command::new("/proc/self/exe");
         command.arg0("strandline").args(&self.arguments);
-        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        command
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log);
         // Ctrl-C at the terminal is for the supervisor alone.
         command.process_group(0);
         die_with_parent(&mut command, libc::SIGKILL);
@@ -106,22 +115,29 @@ impl PartProcess {
     pub fn tend(&mut self) -> Option<String> {
         let ended = self.reap();
         if let Some(how) = &ended {
-            self.failures = if self.started.elapsed() > SETTLED { 0 } else { self.failures + 1 };
+            self.failures = if self.started.elapsed() > SETTLED {
+                0
+            } else {
+                self.failures + 1
+            };
             let pause = match self.failures {
                 0 | 1 => Duration::ZERO,
-                more => Duration::from_millis(50).saturating_mul(1 << more.min(10)).min(MAX_PAUSE),
+                more => Duration::from_millis(50)
+                    .saturating_mul(1 << more.min(10))
+                    .min(MAX_PAUSE),
             };
             self.not_before = Instant::now() + pause;
             let mut info = self.info.lock();
             info.last_exit = Some(how.clone());
             info.restarts += 1;
         }
-        if self.child.is_none() && Instant::now() >= self.not_before {
-            if let Err(error) = self.start() {
-                self.failures += 1;
-                self.not_before = Instant::now() + MAX_PAUSE;
-                return Some(error.to_string());
-            }
+        if self.child.is_none()
+            && Instant::now() >= self.not_before
+            && let Err(error) = self.start()
+        {
+            self.failures += 1;
+            self.not_before = Instant::now() + MAX_PAUSE;
+            return Some(error.to_string());
         }
         ended
     }
@@ -146,7 +162,10 @@ impl PartProcess {
         let tail = bytes.get(bytes.len().saturating_sub(4096)..)?;
         let text = String::from_utf8_lossy(tail);
         // A hint follows the line that says what is wrong.
-        let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+        let lines: Vec<&str> = text
+            .lines()
+            .filter(|line| !line.trim().is_empty())
+            .collect();
         let (last, before) = lines.split_last()?;
         match last.strip_prefix("hint: ") {
             Some(hint) => Some(format!("{} (hint: {hint})", before.last().unwrap_or(&""))),
@@ -157,7 +176,9 @@ impl PartProcess {
 
     /// Asks it to end with SIGTERM, waits up to `patience`, then kills it.
     pub fn end(&mut self, patience: Duration) {
-        let Some(child) = self.child.as_mut() else { return };
+        let Some(child) = self.child.as_mut() else {
+            return;
+        };
         let begun = Instant::now();
         send_signal(child.id(), libc::SIGTERM);
         while begun.elapsed() < patience {

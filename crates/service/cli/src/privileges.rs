@@ -37,18 +37,18 @@ pub fn is_root() -> bool {
 /// When there is no home directory to put it in, or the path cannot be made absolute.
 pub fn data_directory(given: Option<&Path>) -> Outcome<PathBuf> {
     if let Some(given) = given {
-        return std::path::absolute(given).map_err(|error| {
-            Failure::new(format!("{}: {error}", given.display()))
-        });
+        return std::path::absolute(given)
+            .map_err(|error| Failure::new(format!("{}: {error}", given.display())));
     }
     if is_root() {
         return Ok(PathBuf::from("/var/lib/strandline"));
     }
-    let home = std::env::var_os("XDG_DATA_HOME").map(PathBuf::from).or_else(|| {
-        std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".local/share"))
-    });
-    home.map(|home| home.join("strandline"))
-        .ok_or_else(|| Failure::new("there is no HOME to keep a cluster in").hint("name a directory with --data"))
+    let home = std::env::var_os("XDG_DATA_HOME")
+        .map(PathBuf::from)
+        .or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".local/share")));
+    home.map(|home| home.join("strandline")).ok_or_else(|| {
+        Failure::new("there is no HOME to keep a cluster in").hint("name a directory with --data")
+    })
 }
 
 /// Makes sure the data directory exists, belongs to an ordinary user and can be reached, and becomes
@@ -73,7 +73,10 @@ pub fn prepare_data_directory(data: &Path, wanted: Option<&str>) -> Outcome<()> 
     let fresh = make_directory(data)?;
     let about = fs::metadata(data).map_err(|error| at(data, &error))?;
     if about.uid() != user.uid {
-        let empty = fs::read_dir(data).map_err(|error| at(data, &error))?.next().is_none();
+        let empty = fs::read_dir(data)
+            .map_err(|error| at(data, &error))?
+            .next()
+            .is_none();
         if !fresh && !empty {
             return Err(Failure::new(format!(
                 "{} belongs to user id {}, not to {}",
@@ -106,8 +109,12 @@ fn make_directory(data: &Path) -> Outcome<bool> {
         Err(error) => {
             let failure = at(data, &error);
             Err(match error.kind() {
-                io::ErrorKind::PermissionDenied => failure.hint("name a directory you may write with --data"),
-                io::ErrorKind::AlreadyExists => failure.hint("it is no directory; name another with --data"),
+                io::ErrorKind::PermissionDenied => {
+                    failure.hint("name a directory you may write with --data")
+                }
+                io::ErrorKind::AlreadyExists => {
+                    failure.hint("it is no directory; name another with --data")
+                }
                 _ => failure,
             })
         }
@@ -120,10 +127,9 @@ fn check_reachable(data: &Path) -> Outcome<()> {
     match fs::write(&probe, []).and_then(|()| fs::remove_file(&probe)) {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            let blocked = data
-                .ancestors()
-                .skip(1)
-                .find(|parent| fs::metadata(parent).is_ok() && fs::metadata(parent.join(".")).is_err());
+            let blocked = data.ancestors().skip(1).find(|parent| {
+                fs::metadata(parent).is_ok() && fs::metadata(parent.join(".")).is_err()
+            });
             let place = blocked.unwrap_or(data);
             let user = compute::manager::current_user().unwrap_or_else(|_| "this user".to_owned());
             Err(Failure::new(format!(
@@ -144,7 +150,10 @@ fn choose_user(data: &Path, wanted: Option<&str>) -> Outcome<User> {
                 .hint(format!("create it: useradd --system {name}"))
         });
     }
-    if let Some(owner) = fs::metadata(data).ok().map(|about| about.uid()).filter(|uid| *uid != 0)
+    if let Some(owner) = fs::metadata(data)
+        .ok()
+        .map(|about| about.uid())
+        .filter(|uid| *uid != 0)
         && let Some(user) = find_uid(owner)?
     {
         return Ok(user);
@@ -154,17 +163,27 @@ fn choose_user(data: &Path, wanted: Option<&str>) -> Outcome<User> {
             return Ok(user);
         }
     }
-    Err(Failure::new("PostgreSQL does not run as root, and there is no user postgres or strandline")
-        .hint("create one with `useradd --system strandline`, or name one with --user"))
+    Err(Failure::new(
+        "PostgreSQL does not run as root, and there is no user postgres or strandline",
+    )
+    .hint("create one with `useradd --system strandline`, or name one with --user"))
 }
 
 fn find_user(name: &str) -> Outcome<Option<User>> {
-    let Ok(name) = CString::new(name) else { return Ok(None) };
+    let Ok(name) = CString::new(name) else {
+        return Ok(None);
+    };
     look_up(|entry, buffer, found| {
         // SAFETY: every pointer is valid for the call, and the length is the buffer's.
         #[allow(unsafe_code, reason = "the user database has no wrapper in std")]
         unsafe {
-            libc::getpwnam_r(name.as_ptr(), entry, buffer.as_mut_ptr(), buffer.len(), found)
+            libc::getpwnam_r(
+                name.as_ptr(),
+                entry,
+                buffer.as_mut_ptr(),
+                buffer.len(),
+                found,
+            )
         }
     })
 }
@@ -193,7 +212,11 @@ fn look_up(
             // SAFETY: the call succeeded, so pw_name is a NUL-terminated string inside `buffer`.
             let name = unsafe { CStr::from_ptr(entry.pw_name) };
             let name = name.to_string_lossy().into_owned();
-            Ok(Some(User { name, uid: entry.pw_uid, gid: entry.pw_gid }))
+            Ok(Some(User {
+                name,
+                uid: entry.pw_uid,
+                gid: entry.pw_gid,
+            }))
         }
         libc::ENOENT | libc::ESRCH => Ok(None),
         error => Err(Failure::new(format!(
@@ -206,7 +229,8 @@ fn look_up(
 /// Gives up root for good.
 #[allow(unsafe_code, reason = "changing users has no wrapper in std")]
 fn become_user(user: &User) -> Outcome<()> {
-    let name = CString::new(user.name.as_str()).map_err(|_| Failure::new("a user name holds a NUL"))?;
+    let name =
+        CString::new(user.name.as_str()).map_err(|_| Failure::new("a user name holds a NUL"))?;
     let fail = || {
         let error = io::Error::last_os_error();
         Failure::new(format!("cannot become user {}: {error}", user.name))

@@ -48,7 +48,9 @@ pub fn ask_supervisor(
 pub fn cluster_status(data: &Path) -> Outcome<ClusterStatus> {
     match ask_supervisor(data, &SupervisorRequest::Status, Duration::from_secs(15))? {
         SupervisorResponse::Status(status) => Ok(*status),
-        _ => Err(Failure::new("the supervisor gave an answer that does not belong to the question")),
+        _ => Err(Failure::new(
+            "the supervisor gave an answer that does not belong to the question",
+        )),
     }
 }
 
@@ -67,7 +69,12 @@ pub fn table(status: &ClusterStatus) -> String {
         ),
     );
     text.push('\n');
-    let head = status.log_stores.iter().filter_map(|part| part.status.as_ref()).map(|log| log.flushed).max();
+    let head = status
+        .log_stores
+        .iter()
+        .filter_map(|part| part.status.as_ref())
+        .map(|log| log.flushed)
+        .max();
     for part in &status.log_stores {
         log_store(&mut text, part);
     }
@@ -82,9 +89,21 @@ fn line(text: &mut String, arguments: std::fmt::Arguments<'_>) {
 }
 
 fn heading<T>(text: &mut String, part: &Part<T>, state: &str) {
-    let pid = part.pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string());
-    line(text, format_args!("{:<18}{:<12}pid {:<9}restarts {}", part.name, state, pid, part.restarts));
-    if let Some(how) = part.last_exit.as_ref().filter(|_| !part.running || part.status.is_none()) {
+    let pid = part
+        .pid
+        .map_or_else(|| "-".to_owned(), |pid| pid.to_string());
+    line(
+        text,
+        format_args!(
+            "{:<18}{:<12}pid {:<9}restarts {}",
+            part.name, state, pid, part.restarts
+        ),
+    );
+    if let Some(how) = part
+        .last_exit
+        .as_ref()
+        .filter(|_| !part.running || part.status.is_none())
+    {
         field(text, "ended", how);
     }
 }
@@ -110,8 +129,16 @@ fn log_store(text: &mut String, part: &Part<LogStatus>) {
     };
     heading(text, part, state);
     let Some(log) = &part.status else { return };
-    field(text, "timeline", format_args!("{} (promised {})", log.timeline, log.promised));
-    field(text, "flushed", format_args!("{} (records to {})", log.flushed, log.record_end));
+    field(
+        text,
+        "timeline",
+        format_args!("{} (promised {})", log.timeline, log.promised),
+    );
+    field(
+        text,
+        "flushed",
+        format_args!("{} (records to {})", log.flushed, log.record_end),
+    );
     field(text, "quorum", log.quorum);
     field(text, "oldest", log.oldest);
     if let Some(error) = &log.error {
@@ -132,42 +159,87 @@ fn storage(text: &mut String, part: &Part<StorageStatus>, head: Option<pg_types:
     field(
         text,
         "applied",
-        format_args!("{} (timeline {}, lag {})", storage.applied, storage.timeline, bytes(head.since(storage.applied))),
+        format_args!(
+            "{} (timeline {}, lag {})",
+            storage.applied,
+            storage.timeline,
+            bytes(head.since(storage.applied))
+        ),
     );
-    field(text, "on disk", format_args!("{} (open layer {})", storage.disk_consistent, bytes(storage.open_layer_bytes)));
+    field(
+        text,
+        "on disk",
+        format_args!(
+            "{} (open layer {})",
+            storage.disk_consistent,
+            bytes(storage.open_layer_bytes)
+        ),
+    );
     field(text, "readable from", storage.oldest);
     field(
         text,
         "layers",
-        format_args!("{} delta, {} image, {}", storage.delta_layers, storage.image_layers, bytes(storage.layer_bytes)),
+        format_args!(
+            "{} delta, {} image, {}",
+            storage.delta_layers,
+            storage.image_layers,
+            bytes(storage.layer_bytes)
+        ),
     );
-    field(text, "ingested", format_args!("{} records, {}", storage.records, bytes(storage.wal_bytes)));
+    field(
+        text,
+        "ingested",
+        format_args!("{} records, {}", storage.records, bytes(storage.wal_bytes)),
+    );
     field(
         text,
         "pages served",
-        format_args!("{} (cache hits {})", storage.pages_served, percent(storage.cache_hits, storage.pages_served)),
+        format_args!(
+            "{} (cache hits {})",
+            storage.pages_served,
+            percent(storage.cache_hits, storage.pages_served)
+        ),
     );
-    field(text, "longest chain", format_args!("{} records", storage.longest_chain));
+    field(
+        text,
+        "longest chain",
+        format_args!("{} records", storage.longest_chain),
+    );
     if let Some(error) = &storage.error {
         field(text, "error", error);
     }
 }
 
 fn compute(text: &mut String, part: &Part<ComputeStatus>) {
-    let state = part.status.as_ref().map_or(process_state(part), |compute| state_name(compute.state));
+    let state = part
+        .status
+        .as_ref()
+        .map_or(process_state(part), |compute| state_name(compute.state));
     heading(text, part, state);
     let Some(compute) = &part.status else { return };
     if let Some(version) = &compute.server_version {
-        let pid = compute.pid.map_or_else(|| "not running".to_owned(), |pid| format!("pid {pid}"));
+        let pid = compute
+            .pid
+            .map_or_else(|| "not running".to_owned(), |pid| format!("pid {pid}"));
         field(text, "PostgreSQL", format_args!("{version} ({pid})"));
     }
     field(text, "connection", &compute.connection);
     field(text, "socket", compute.socket_dir.display());
     if let (Some(timeline), Some(start)) = (compute.timeline, compute.start_lsn) {
-        field(text, "started at", format_args!("{start} on timeline {timeline}"));
+        field(
+            text,
+            "started at",
+            format_args!("{start} on timeline {timeline}"),
+        );
     }
-    let took = compute.start_ms.map_or_else(String::new, |ms| format!(", last started in {ms} ms"));
-    field(text, "incarnations", format_args!("{}{took}", compute.incarnations));
+    let took = compute
+        .start_ms
+        .map_or_else(String::new, |ms| format!(", last started in {ms} ms"));
+    field(
+        text,
+        "incarnations",
+        format_args!("{}{took}", compute.incarnations),
+    );
     if let Some(cache) = &compute.cache {
         let limit = match cache.limit_blocks {
             0 => "no limit".to_owned(),
@@ -176,16 +248,29 @@ fn compute(text: &mut String, part: &Part<ComputeStatus>) {
         field(
             text,
             "local cache",
-            format_args!("{} of {} fetched, {limit}", bytes(cache.present_blocks * 8192), bytes(cache.base_blocks * 8192)),
+            format_args!(
+                "{} of {} fetched, {limit}",
+                bytes(cache.present_blocks * 8192),
+                bytes(cache.base_blocks * 8192)
+            ),
         );
-        let ratio = cache.hit_ratio().map_or_else(|| "-".to_owned(), |ratio| format!("{:.1} %", ratio * 100.0));
+        let ratio = cache
+            .hit_ratio()
+            .map_or_else(|| "-".to_owned(), |ratio| format!("{:.1} %", ratio * 100.0));
         field(
             text,
             "cache hits",
-            format_args!("{ratio} ({} read, {} ahead, {} evicted)", cache.fetched, cache.prefetched, cache.evicted),
+            format_args!(
+                "{ratio} ({} read, {} ahead, {} evicted)",
+                cache.fetched, cache.prefetched, cache.evicted
+            ),
         );
         if cache.waiting > 0 || cache.errors > 0 {
-            field(text, "reads", format_args!("{} waiting, {} failed", cache.waiting, cache.errors));
+            field(
+                text,
+                "reads",
+                format_args!("{} waiting, {} failed", cache.waiting, cache.errors),
+            );
         }
     }
     if let Some(error) = &compute.error {
@@ -227,7 +312,11 @@ pub fn bytes(count: u64) -> String {
         value /= 1024.0;
         unit = next;
     }
-    if unit == "B" { format!("{count} B") } else { format!("{value:.1} {unit}") }
+    if unit == "B" {
+        format!("{count} B")
+    } else {
+        format!("{value:.1} {unit}")
+    }
 }
 
 #[cfg(test)]

@@ -121,7 +121,9 @@ pub fn run(
     let mut parts = configure(layout, cluster, options, &addresses)?;
     let infos: Vec<_> = parts.iter().map(PartProcess::info).collect();
     let (log_infos, rest) = infos.split_at(cluster.log_stores.min(infos.len()));
-    let [storage, compute] = rest else { return Err(Failure::new("parts are missing")) };
+    let [storage, compute] = rest else {
+        return Err(Failure::new("parts are missing"));
+    };
     let shared = Arc::new(Shared {
         layout: layout.clone(),
         cluster: cluster.clone(),
@@ -132,7 +134,8 @@ pub fn run(
     });
     let _server = serve_control(&shared)?;
     for part in &mut parts {
-        part.start().map_err(|error| Failure::new(format!("{}: {error}", part.name())))?;
+        part.start()
+            .map_err(|error| Failure::new(format!("{}: {error}", part.name())))?;
     }
     let outcome = watch(&mut parts, &shared, stop);
     stop_in_order(&mut parts);
@@ -170,7 +173,11 @@ fn configure(
         let config = file.display().to_string();
         let mut arguments = command.to_vec();
         arguments.extend(["run", "--config", config.as_str()]);
-        parts.push(PartProcess::new(name, &arguments, layout.logs().join(format!("{name}.log"))));
+        parts.push(PartProcess::new(
+            name,
+            &arguments,
+            layout.logs().join(format!("{name}.log")),
+        ));
     };
     for index in 0..cluster.log_stores {
         let directory = replication_dir(layout, index);
@@ -209,7 +216,10 @@ fn configure(
         log_stores: addresses
             .logs
             .iter()
-            .map(|(name, control)| LogStoreAddress { name: name.clone(), control: control.clone() })
+            .map(|(name, control)| LogStoreAddress {
+                name: name.clone(),
+                control: control.clone(),
+            })
             .collect(),
         storage_control: addresses.storage.clone(),
         storage_pages: pages,
@@ -247,7 +257,13 @@ fn log_config(
         replication_port: REPLICATION_PORT,
         replication_listen: None,
         quorum: cluster.quorum(),
-        peers: addresses.logs.iter().enumerate().filter(|(other, _)| *other != index).map(peer).collect(),
+        peers: addresses
+            .logs
+            .iter()
+            .enumerate()
+            .filter(|(other, _)| *other != index)
+            .map(peer)
+            .collect(),
     }
 }
 
@@ -277,9 +293,13 @@ fn watch(parts: &mut [PartProcess], shared: &Arc<Shared>, stop: &AtomicBool) -> 
             match shared.addresses.compute() {
                 Some(status) if status.state == ComputeState::Ready => {
                     ready = true;
-                    announce(&status);
+                    announce(&status, &shared.cluster.superuser);
                 }
-                Some(ComputeStatus { state: ComputeState::Failed, error: Some(error), .. }) => {
+                Some(ComputeStatus {
+                    state: ComputeState::Failed,
+                    error: Some(error),
+                    ..
+                }) => {
                     let since = *failing_since.get_or_insert_with(Instant::now);
                     if since.elapsed() > START_PATIENCE {
                         break Err(Failure::from_text(&error));
@@ -295,12 +315,18 @@ fn watch(parts: &mut [PartProcess], shared: &Arc<Shared>, stop: &AtomicBool) -> 
 }
 
 /// The connection string on stdout, for programs; how to use it on stderr, for people.
-fn announce(status: &ComputeStatus) {
-    let took = status.start_ms.map_or_else(String::new, |ms| format!(" in {ms} ms"));
+fn announce(status: &ComputeStatus, superuser: &str) {
+    let took = status
+        .start_ms
+        .map_or_else(String::new, |ms| format!(" in {ms} ms"));
     let version = status.server_version.as_deref().unwrap_or("");
     eprintln!("PostgreSQL {version} is ready{took}. Connect with");
     eprintln!("  psql {}", status.connection);
-    eprintln!("  psql -h {} -p {} -U postgres", status.socket_dir.display(), port_of(&status.connection));
+    let port = port_of(&status.connection);
+    eprintln!(
+        "  psql -h {} -p {port} -U {superuser} postgres",
+        status.socket_dir.display()
+    );
     eprintln!("`strandline status` shows every part. Ctrl-C stops everything cleanly.");
     println!("{}", status.connection);
 }
@@ -312,7 +338,13 @@ fn port_of(connection: &str) -> &str {
 
 fn stop_in_order(parts: &mut [PartProcess]) {
     // Started in the order log stores, storage node, compute node.
-    let patience = |name: &str| if name == "compute" { STOP_PATIENCE } else { PART_PATIENCE };
+    let patience = |name: &str| {
+        if name == "compute" {
+            STOP_PATIENCE
+        } else {
+            PART_PATIENCE
+        }
+    };
     for part in parts.iter_mut().rev() {
         part.end(patience(part.name()));
     }
@@ -327,28 +359,33 @@ impl News {
     fn watch(shared: &Arc<Shared>) -> News {
         let end = Arc::new(AtomicBool::new(false));
         let (shared, ending) = (Arc::clone(shared), Arc::clone(&end));
-        let watching = std::thread::Builder::new().name("news".to_owned()).spawn(move || {
-            let parts = shared.cluster.log_stores + 2;
-            let mut told: Vec<Option<String>> = vec![None; parts];
-            let mut seen: Vec<Option<String>> = vec![None; parts];
-            while !ending.load(Ordering::SeqCst) {
-                for (index, (name, error)) in errors(&shared).into_iter().enumerate() {
-                    let (Some(told), Some(seen)) = (told.get_mut(index), seen.get_mut(index)) else {
-                        continue;
-                    };
-                    // What has passed at the next look is part of starting and restarting.
-                    if error == *seen && error != *told {
-                        match &error {
-                            Some(error) => eprintln!("{}", Failure::from_text(error).during(&name)),
-                            None => eprintln!("strandline: {name}: recovered"),
+        let watching = std::thread::Builder::new()
+            .name("news".to_owned())
+            .spawn(move || {
+                let parts = shared.cluster.log_stores + 2;
+                let mut told: Vec<Option<String>> = vec![None; parts];
+                let mut seen: Vec<Option<String>> = vec![None; parts];
+                while !ending.load(Ordering::SeqCst) {
+                    for (index, (name, error)) in errors(&shared).into_iter().enumerate() {
+                        let (Some(told), Some(seen)) = (told.get_mut(index), seen.get_mut(index))
+                        else {
+                            continue;
+                        };
+                        // What has passed at the next look is part of starting and restarting.
+                        if error == *seen && error != *told {
+                            match &error {
+                                Some(error) => {
+                                    eprintln!("{}", Failure::from_text(error).during(&name))
+                                }
+                                None => eprintln!("strandline: {name}: recovered"),
+                            }
+                            told.clone_from(&error);
                         }
-                        told.clone_from(&error);
+                        *seen = error;
                     }
-                    *seen = error;
+                    std::thread::sleep(CARE);
                 }
-                std::thread::sleep(CARE);
-            }
-        });
+            });
         if let Err(error) = watching {
             eprintln!("strandline: errors of parts will not be shown here: {error}");
         }
@@ -366,7 +403,10 @@ impl Drop for News {
 fn errors(shared: &Shared) -> Vec<(String, Option<String>)> {
     let mut errors = Vec::new();
     for index in 0..shared.cluster.log_stores {
-        errors.push((format!("log-{index}"), shared.addresses.log(index).and_then(|log| log.error)));
+        errors.push((
+            format!("log-{index}"),
+            shared.addresses.log(index).and_then(|log| log.error),
+        ));
     }
     let storage = shared.addresses.storage().and_then(|storage| storage.error);
     errors.push(("storage".to_owned(), storage));
@@ -380,9 +420,10 @@ fn serve_control(shared: &Arc<Shared>) -> Outcome<rpc::Server> {
     let listener = rpc::Listener::bind(&endpoint)
         .map_err(|error| Failure::new(format!("cannot listen on {endpoint}: {error}")))?;
     let shared = Arc::clone(shared);
-    Ok(rpc::serve(listener, move |request: SupervisorRequest, _attachment| {
-        (shared.answer(&request), Vec::new())
-    })?)
+    Ok(rpc::serve(
+        listener,
+        move |request: SupervisorRequest, _attachment| (shared.answer(&request), Vec::new()),
+    )?)
 }
 
 impl Shared {
@@ -391,13 +432,13 @@ impl Shared {
             SupervisorRequest::Status => {
                 return SupervisorResponse::Status(Box::new(self.status()));
             }
-            SupervisorRequest::ComputeStart => {
-                self.tell(&ComputeRequest::Start).and_then(|_| self.wait_until_ready())
-            }
+            SupervisorRequest::ComputeStart => self
+                .tell(&ComputeRequest::Start)
+                .and_then(|_| self.wait_until_ready()),
             SupervisorRequest::ComputeStop => self.tell(&ComputeRequest::Stop),
-            SupervisorRequest::ComputeKill { stay_down } => {
-                self.tell(&ComputeRequest::Kill { stay_down: *stay_down })
-            }
+            SupervisorRequest::ComputeKill { stay_down } => self.tell(&ComputeRequest::Kill {
+                stay_down: *stay_down,
+            }),
         };
         match result {
             Ok(status) => SupervisorResponse::Compute(Box::new(status)),
@@ -421,9 +462,11 @@ impl Shared {
                 Some(status) if status.state == ComputeState::Stopped => {
                     return Err("the compute node was stopped meanwhile".to_owned());
                 }
-                Some(ComputeStatus { state: ComputeState::Failed, error: Some(error), .. })
-                    if begun.elapsed() > START_PATIENCE =>
-                {
+                Some(ComputeStatus {
+                    state: ComputeState::Failed,
+                    error: Some(error),
+                    ..
+                }) if begun.elapsed() > START_PATIENCE => {
                     return Err(error);
                 }
                 _ if begun.elapsed() > READY_PATIENCE => {
@@ -447,13 +490,32 @@ impl Shared {
                 .enumerate()
                 .map(|(index, info)| part(format!("log-{index}"), info, self.addresses.log(index)))
                 .collect(),
-            storage: part("storage".to_owned(), &self.storage, self.addresses.storage()),
-            compute: part("compute".to_owned(), &self.compute, self.addresses.compute()),
+            storage: part(
+                "storage".to_owned(),
+                &self.storage,
+                self.addresses.storage(),
+            ),
+            compute: part(
+                "compute".to_owned(),
+                &self.compute,
+                self.addresses.compute(),
+            ),
         }
     }
 }
 
 fn part<T>(name: String, info: &Mutex<ProcessInfo>, status: Option<T>) -> Part<T> {
-    let ProcessInfo { pid, restarts, last_exit } = info.lock().clone();
-    Part { name, running: pid.is_some(), pid, restarts, last_exit, status }
+    let ProcessInfo {
+        pid,
+        restarts,
+        last_exit,
+    } = info.lock().clone();
+    Part {
+        name,
+        running: pid.is_some(),
+        pid,
+        restarts,
+        last_exit,
+        status,
+    }
 }

@@ -40,7 +40,10 @@ pub fn up(arguments: &UpArguments) -> Outcome<()> {
     } else {
         let binary = find_postgres(arguments.create.pg_bin.as_deref(), None, None)?;
         let stores = log_store_count(&arguments.create).unwrap_or(1);
-        (create(layout, &Source::Initdb, &binary, stores, &stop)?, binary)
+        (
+            create(layout, &Source::Initdb, &binary, stores, &stop)?,
+            binary,
+        )
     };
     // What a killed `up` left holds the port still.
     end_processes(&layout.compute())?;
@@ -65,8 +68,11 @@ pub fn import(from: &Path, arguments: &CreateArguments) -> Outcome<()> {
     let claimed = claim(arguments)?;
     let layout = &claimed.layout;
     if settle(layout)? {
-        return Err(Failure::new(format!("{} holds a cluster already", layout.data().display()))
-            .hint("name an empty or new directory with --data"));
+        return Err(Failure::new(format!(
+            "{} holds a cluster already",
+            layout.data().display()
+        ))
+        .hint("name an empty or new directory with --data"));
     }
     let stop = stop_on_signals()?;
     let major = source_major(&from)?;
@@ -93,12 +99,20 @@ fn source_major(pgdata: &Path) -> Outcome<pg_types::PgMajor> {
             failure.hint("name a PostgreSQL data directory with --from")
         }
     })?;
-    let number: u32 = text
-        .trim()
-        .parse()
-        .map_err(|_| Failure::new(format!("{} says {:?}, which is no major", path.display(), text.trim())))?;
-    Ok(pg_types::PgMajor::try_from(number)
-        .map_err(|error| Failure::from(error).during(path.display()))?)
+    let number: u32 = text.trim().parse().map_err(|_| {
+        Failure::new(format!(
+            "{} says {:?}, which is no major",
+            path.display(),
+            text.trim()
+        ))
+    })?;
+    pg_types::PgMajor::try_from(number).map_err(|_| {
+        Failure::new(format!(
+            "{} is a data directory of PostgreSQL {number}",
+            pgdata.display()
+        ))
+        .hint("14 to 18 are supported: upgrade it with pg_upgrade, then import it")
+    })
 }
 
 /// Reads and checks an existing cluster.
@@ -107,7 +121,8 @@ fn existing(
     arguments: &CreateArguments,
 ) -> Outcome<(ClusterDescription, PostgresBinary)> {
     let cluster = ClusterDescription::read(&layout.cluster_file())?;
-    if let Some(wanted) = log_store_count(arguments).filter(|wanted| *wanted != cluster.log_stores) {
+    if let Some(wanted) = log_store_count(arguments).filter(|wanted| *wanted != cluster.log_stores)
+    {
         return Err(Failure::new(format!(
             "the cluster in {} has {} log store(s), not {wanted}",
             layout.data().display(),
@@ -115,13 +130,19 @@ fn existing(
         ))
         .hint("leave --log-stores out; the number is chosen when a cluster is made"));
     }
-    let binary =
-        find_postgres(arguments.pg_bin.as_deref(), Some(&cluster.pg_bin), Some(cluster.major))?;
+    let binary = find_postgres(
+        arguments.pg_bin.as_deref(),
+        Some(&cluster.pg_bin),
+        Some(cluster.major),
+    )?;
     Ok((cluster, binary))
 }
 
 fn log_store_count(arguments: &CreateArguments) -> Option<usize> {
-    arguments.log_stores.as_ref().and_then(|count| count.parse().ok())
+    arguments
+        .log_stores
+        .as_ref()
+        .and_then(|count| count.parse().ok())
 }
 
 /// Becomes an ordinary user, locks the data directory, makes its directories and puts the shim there.
@@ -144,7 +165,10 @@ fn claim(arguments: &CreateArguments) -> Outcome<Claimed> {
     let target = layout.shim();
     replace_file(&target, &shim_bytes)
         .map_err(|error| Failure::new(format!("{}: {error}", target.display())))?;
-    Ok(Claimed { layout, _lock: lock })
+    Ok(Claimed {
+        layout,
+        _lock: lock,
+    })
 }
 
 fn make_directory(path: &Path) -> Outcome<()> {
@@ -156,7 +180,10 @@ fn make_directory(path: &Path) -> Outcome<()> {
     }
 }
 
-#[allow(unsafe_code, reason = "flock has no wrapper in std that says who holds it")]
+#[allow(
+    unsafe_code,
+    reason = "flock has no wrapper in std that says who holds it"
+)]
 fn lock(layout: &Layout) -> Outcome<File> {
     use std::os::fd::AsRawFd;
     let path = layout.lock_file();
@@ -173,8 +200,11 @@ fn lock(layout: &Layout) -> Outcome<File> {
     if locked == 0 {
         return Ok(file);
     }
-    Err(Failure::new(format!("another strandline works on {} already", layout.data().display()))
-        .hint("see `strandline status`, or name another directory with --data"))
+    Err(Failure::new(format!(
+        "another strandline works on {} already",
+        layout.data().display()
+    ))
+    .hint("see `strandline status`, or name another directory with --data"))
 }
 
 /// A flag that the first Ctrl-C or SIGTERM sets; the second ends the process at once, and the kernel
@@ -216,7 +246,10 @@ fn choose_port(host: &str, port: u16) -> Outcome<u16> {
             let failure = Failure::new(format!("cannot listen on {host}:{port}: {error}"));
             match error.kind() {
                 io::ErrorKind::AddrInUse => Failure::new(format!("port {port} on {host} is taken"))
-                    .hint(format!("choose another: --listen {host}:{}", suggest(host).unwrap_or(5433))),
+                    .hint(format!(
+                        "choose another: --listen {host}:{}",
+                        suggest(host).unwrap_or(5433)
+                    )),
                 io::ErrorKind::PermissionDenied => failure.hint("choose a port above 1023"),
                 _ => failure.hint("name an address of this machine with --listen"),
             }
@@ -244,7 +277,13 @@ fn bind_patiently(address: std::net::SocketAddr) -> io::Result<TcpListener> {
 
 fn suggest(host: &str) -> Option<u16> {
     let probe = if host == "*" { "0.0.0.0" } else { host };
-    Some(TcpListener::bind((probe, 0)).ok()?.local_addr().ok()?.port())
+    Some(
+        TcpListener::bind((probe, 0))
+            .ok()?
+            .local_addr()
+            .ok()?
+            .port(),
+    )
 }
 
 #[cfg(test)]
@@ -253,7 +292,10 @@ mod tests {
 
     #[test]
     fn listen_addresses_are_read() {
-        assert_eq!(parse_listen("127.0.0.1:0").unwrap(), ("127.0.0.1".to_owned(), 0));
+        assert_eq!(
+            parse_listen("127.0.0.1:0").unwrap(),
+            ("127.0.0.1".to_owned(), 0)
+        );
         assert_eq!(parse_listen("[::1]:99").unwrap(), ("::1".to_owned(), 99));
         assert!(parse_listen("5432").is_err());
         assert!(parse_listen(":5432").is_err());
@@ -265,7 +307,10 @@ mod tests {
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = taken.local_addr().unwrap().port();
         let failure = choose_port("127.0.0.1", port).unwrap_err();
-        assert_eq!(failure.message, format!("port {port} on 127.0.0.1 is taken"));
+        assert_eq!(
+            failure.message,
+            format!("port {port} on 127.0.0.1 is taken")
+        );
         assert!(failure.hint.unwrap().contains("--listen 127.0.0.1:"));
         assert_ne!(choose_port("127.0.0.1", 0).unwrap(), 0);
     }

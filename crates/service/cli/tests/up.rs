@@ -1,6 +1,13 @@
 //! `strandline up`, as a user runs it: a database that survives everything being killed, and the loss
 //! of the compute node's whole directory.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
@@ -26,9 +33,16 @@ fn strandline() -> Command {
 impl Up {
     fn new() -> Up {
         // Under /tmp and open to everyone: as root, the server runs as another user.
-        let directory = tempfile::Builder::new().prefix("strandline-up-").tempdir_in("/tmp").unwrap();
+        let directory = tempfile::Builder::new()
+            .prefix("strandline-up-")
+            .tempdir_in("/tmp")
+            .unwrap();
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        Up { directory, child: None, port: 0 }
+        Up {
+            directory,
+            child: None,
+            port: 0,
+        }
     }
 
     fn data(&self) -> PathBuf {
@@ -39,7 +53,10 @@ impl Up {
         let mut text = fs::read_to_string(self.directory.path().join("up.log")).unwrap_or_default();
         for part in ["compute", "storage", "log-0", "postgres"] {
             let path = self.data().join(format!("logs/{part}.log"));
-            text.push_str(&format!("== {part}\n{}\n", fs::read_to_string(path).unwrap_or_default()));
+            text.push_str(&format!(
+                "== {part}\n{}\n",
+                fs::read_to_string(path).unwrap_or_default()
+            ));
         }
         text
     }
@@ -76,18 +93,27 @@ impl Up {
         let Ok(line) = receive.recv_timeout(Duration::from_secs(120)) else {
             panic!("`up` did not get ready:\n{}", self.log());
         };
-        let address = line.strip_prefix("postgresql://postgres@127.0.0.1:").expect("a connection string");
+        let address = line
+            .strip_prefix("postgresql://postgres@127.0.0.1:")
+            .expect("a connection string");
         self.port = address.strip_suffix("/postgres").unwrap().parse().unwrap();
     }
 
     fn ask(&self, sql: &str) -> String {
         let mut client =
             PgClient::connect("127.0.0.1", self.port, "postgres", "postgres", &[], false).unwrap();
-        client.simple_query(sql).unwrap().value(0).unwrap_or_default().to_owned()
+        client
+            .simple_query(sql)
+            .unwrap()
+            .value(0)
+            .unwrap_or_default()
+            .to_owned()
     }
 
     fn kill_everything(&mut self) {
-        let Some(mut child) = self.child.take() else { return };
+        let Some(mut child) = self.child.take() else {
+            return;
+        };
         let family = process::family(child.id());
         process::signal(child.id(), libc::SIGKILL);
         for (one, _) in &family {
@@ -105,13 +131,22 @@ impl Up {
                 assert!(status.success(), "{status}\n{}", self.log());
                 return;
             }
-            assert!(begun.elapsed() < Duration::from_secs(60), "does not stop:\n{}", self.log());
+            assert!(
+                begun.elapsed() < Duration::from_secs(60),
+                "does not stop:\n{}",
+                self.log()
+            );
             std::thread::sleep(Duration::from_millis(20));
         }
     }
 
     fn run(&self, arguments: &[&str]) -> Output {
-        strandline().args(arguments).arg("--data").arg(self.data()).output().unwrap()
+        strandline()
+            .args(arguments)
+            .arg("--data")
+            .arg(self.data())
+            .output()
+            .unwrap()
     }
 }
 
@@ -129,7 +164,11 @@ fn pgbench(port: u16, arguments: &[&str]) {
         .arg("postgres")
         .output()
         .unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
 }
 
 #[test]
@@ -152,7 +191,10 @@ fn data_survives_kills_and_the_loss_of_the_compute_directory() {
 
     up.kill_everything();
     up.start(&[]);
-    assert_eq!(up.ask("SELECT count(*) || ' ' || sum(id) FROM kept"), "1000 500500");
+    assert_eq!(
+        up.ask("SELECT count(*) || ' ' || sum(id) FROM kept"),
+        "1000 500500"
+    );
     assert_eq!(up.ask("SELECT count(*) FROM pgbench_history"), "200");
     assert_eq!(up.ask(balance), "t");
     assert_eq!(up.ask("SELECT count(*) FROM lost"), "0");
@@ -165,7 +207,10 @@ fn data_survives_kills_and_the_loss_of_the_compute_directory() {
     up.start(&[]);
     assert_eq!(up.ask("SELECT count(*) FROM pgbench_history"), "400");
     assert_eq!(up.ask(balance), "t");
-    assert_eq!(up.ask("SELECT count(*) || ' ' || sum(id) FROM kept"), "1000 500500");
+    assert_eq!(
+        up.ask("SELECT count(*) || ' ' || sum(id) FROM kept"),
+        "1000 500500"
+    );
     up.stop();
 }
 
@@ -174,7 +219,10 @@ fn the_compute_node_stops_starts_and_is_killed_on_request() {
     let mut up = Up::new();
     let none = up.run(&["status"]);
     assert_eq!(none.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&none.stderr).contains("hint: "), "{none:?}");
+    assert!(
+        String::from_utf8_lossy(&none.stderr).contains("hint: "),
+        "{none:?}"
+    );
     up.start(&["--log-stores", "3"]);
     up.ask("CREATE TABLE kept AS SELECT 42 AS id");
     let state = |up: &Up| {
@@ -182,7 +230,10 @@ fn the_compute_node_stops_starts_and_is_killed_on_request() {
         assert!(output.status.success(), "{output:?}");
         let status: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(status["log_stores"].as_array().unwrap().len(), 3);
-        status["compute"]["status"]["state"].as_str().unwrap().to_owned()
+        status["compute"]["status"]["state"]
+            .as_str()
+            .unwrap()
+            .to_owned()
     };
     assert_eq!(state(&up), "ready");
     assert!(up.run(&["compute", "stop"]).status.success());
@@ -201,7 +252,10 @@ fn the_compute_node_stops_starts_and_is_killed_on_request() {
         .output()
         .unwrap();
     assert_eq!(second.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&second.stderr).contains("already"), "{second:?}");
+    assert!(
+        String::from_utf8_lossy(&second.stderr).contains("already"),
+        "{second:?}"
+    );
     up.stop();
 }
 
@@ -222,16 +276,27 @@ fn a_taken_port_and_a_foreign_directory_are_refused_with_a_hint() {
         String::from_utf8(output.stderr).unwrap()
     };
     let text = refused(&up.data(), &taken);
-    assert!(text.contains("is taken") && text.contains("hint: choose another: --listen"), "{text}");
+    assert!(
+        text.contains("is taken") && text.contains("hint: choose another: --listen"),
+        "{text}"
+    );
     let foreign = up.directory.path().join("foreign");
     fs::create_dir(&foreign).unwrap();
     fs::write(foreign.join("letters.txt"), "mine").unwrap();
-    if fs::metadata("/proc/self").is_ok_and(|about| std::os::unix::fs::MetadataExt::uid(&about) == 0) {
+    if fs::metadata("/proc/self")
+        .is_ok_and(|about| std::os::unix::fs::MetadataExt::uid(&about) == 0)
+    {
         // As root it is refused because it belongs to somebody else; give it away first.
         let user = testkit::OrdinaryUser::current().unwrap();
         user.own(&foreign).unwrap();
     }
     let text = refused(&foreign, "127.0.0.1:0");
-    assert!(text.contains("letters.txt") && text.contains("hint: "), "{text}");
-    assert_eq!(fs::read_to_string(foreign.join("letters.txt")).unwrap(), "mine");
+    assert!(
+        text.contains("letters.txt") && text.contains("hint: "),
+        "{text}"
+    );
+    assert_eq!(
+        fs::read_to_string(foreign.join("letters.txt")).unwrap(),
+        "mine"
+    );
 }

@@ -39,9 +39,14 @@ pub fn write_access(config: &Path, access: &Access<'_>) -> io::Result<bool> {
 }
 
 fn hba_lines(access: &Access<'_>) -> Vec<String> {
-    let mut lines = vec![format!("local replication {REPLICATION_ROLE} peer map={MAP}")];
+    let mut lines = vec![format!(
+        "local replication {REPLICATION_ROLE} peer map={MAP}"
+    )];
     if let Some(superuser) = access.superuser {
-        lines.push(format!("local template1 {} peer map={MAP}", quote(superuser)));
+        lines.push(format!(
+            "local template1 {} peer map={MAP}",
+            quote(superuser)
+        ));
     }
     lines
 }
@@ -96,7 +101,10 @@ fn with_block(text: &str, lines: &[String]) -> String {
 mod tests {
     use super::*;
 
-    const ACCESS: Access<'static> = Access { os_user: "pg-user", superuser: None };
+    const ACCESS: Access<'static> = Access {
+        os_user: "pg-user",
+        superuser: None,
+    };
 
     #[test]
     fn the_users_lines_stay_and_ours_come_first() {
@@ -105,10 +113,16 @@ mod tests {
         std::fs::write(&hba, "# mine\nlocal all all md5\n").unwrap();
         assert!(write_access(dir.path(), &ACCESS).unwrap());
         let text = std::fs::read_to_string(&hba).unwrap();
-        assert!(text.ends_with("# strandline: end\n# mine\nlocal all all md5\n"), "{text}");
+        assert!(
+            text.ends_with("# strandline: end\n# mine\nlocal all all md5\n"),
+            "{text}"
+        );
         assert!(text.contains("local replication strandline_replication peer map=strandline"));
         let ident = std::fs::read_to_string(dir.path().join("pg_ident.conf")).unwrap();
-        assert!(ident.contains("strandline \"pg-user\" strandline_replication"), "{ident}");
+        assert!(
+            ident.contains("strandline \"pg-user\" strandline_replication"),
+            "{ident}"
+        );
     }
 
     #[test]
@@ -121,10 +135,17 @@ mod tests {
     #[test]
     fn the_superuser_is_let_in_only_while_asked_for() {
         let dir = tempfile::tempdir().unwrap();
-        let bootstrap = Access { superuser: Some("odd \"name"), ..ACCESS };
+        let bootstrap = Access {
+            superuser: Some("odd \"name"),
+            ..ACCESS
+        };
         assert!(write_access(dir.path(), &bootstrap).unwrap());
         let hba = dir.path().join("pg_hba.conf");
-        assert!(std::fs::read_to_string(&hba).unwrap().contains("local template1 \"odd \"\"name\" peer"));
+        assert!(
+            std::fs::read_to_string(&hba)
+                .unwrap()
+                .contains("local template1 \"odd \"\"name\" peer")
+        );
         assert!(write_access(dir.path(), &ACCESS).unwrap());
         assert!(!std::fs::read_to_string(&hba).unwrap().contains("template1"));
     }

@@ -8,7 +8,7 @@
 
 use pg_page::ControlFile;
 use pg_types::{Lsn, PgMajor, SegmentSize, TimelineId};
-use pg_wal::{PlacedRecord, RmgrId, WalGeometry, encode_record, place_record, WalPageHeader};
+use pg_wal::{PlacedRecord, RmgrId, WalGeometry, WalPageHeader, encode_record, place_record};
 
 /// `XLOG_CHECKPOINT_SHUTDOWN`.
 const CHECKPOINT_SHUTDOWN: u8 = 0x00;
@@ -41,7 +41,11 @@ pub struct StartCheckpoint {
 /// The state is "in production": PostgreSQL takes it for a crash, finds nothing to redo, and resets
 /// unlogged relations, as after any crash.
 #[must_use]
-pub fn start_checkpoint(control: &ControlFile, switch: &TimelineSwitch, now_unix: i64) -> StartCheckpoint {
+pub fn start_checkpoint(
+    control: &ControlFile,
+    switch: &TimelineSwitch,
+    now_unix: i64,
+) -> StartCheckpoint {
     let major = control.major();
     let geometry = WalGeometry {
         major,
@@ -89,7 +93,10 @@ pub fn history_text(parent_text: &str, switch: &TimelineSwitch) -> String {
     if !text.is_empty() && !text.ends_with('\n') {
         text.push('\n');
     }
-    text.push_str(&format!("{}\t{}\tstrandline: new incarnation\n", switch.parent, switch.at));
+    text.push_str(&format!(
+        "{}\t{}\tstrandline: new incarnation\n",
+        switch.parent, switch.at
+    ));
     text
 }
 
@@ -102,7 +109,12 @@ pub fn segment_header(
     segment_size: SegmentSize,
     timeline: TimelineId,
 ) -> Vec<u8> {
-    let geometry = WalGeometry { major, system_identifier, segment_size, timeline };
+    let geometry = WalGeometry {
+        major,
+        system_identifier,
+        segment_size,
+        timeline,
+    };
     let mut bytes = Vec::with_capacity(geometry.header_len(segment_start));
     WalPageHeader::build(segment_start, 0, &geometry).encode(&mut bytes);
     bytes
@@ -124,6 +136,9 @@ mod tests {
             history_text("1\t0/3000000\tx", &switch),
             "1\t0/3000000\tx\n3\t1/28\tstrandline: new incarnation\n"
         );
-        assert_eq!(history_text("", &switch), "3\t1/28\tstrandline: new incarnation\n");
+        assert_eq!(
+            history_text("", &switch),
+            "3\t1/28\tstrandline: new incarnation\n"
+        );
     }
 }

@@ -115,10 +115,22 @@ const PATIENCE: Duration = Duration::from_secs(60);
 ///
 /// # Errors
 /// [`DataDirError`] naming the file.
-pub fn build(compute: &Path, incarnation: &Incarnation<'_>) -> Result<BuiltDirectory, DataDirError> {
-    let built = BuiltDirectory { pgdata: compute.join("pgdata"), map: compute.join("shim.map") };
-    let tree = Tree { root: &built.pgdata, major: incarnation.skeleton.major };
-    make_directory(compute)?;
+pub fn build(
+    compute: &Path,
+    incarnation: &Incarnation<'_>,
+) -> Result<BuiltDirectory, DataDirError> {
+    let built = BuiltDirectory {
+        pgdata: compute.join("pgdata"),
+        map: compute.join("shim.map"),
+    };
+    let tree = Tree {
+        root: &built.pgdata,
+        major: incarnation.skeleton.major,
+    };
+    // A file system of its own is there already, and empty.
+    if !compute.is_dir() {
+        make_directory(compute)?;
+    }
     make_directory(tree.root)?;
     for name in DIRECTORIES {
         make_directory(&tree.root.join(name))?;
@@ -135,7 +147,10 @@ pub fn build(compute: &Path, incarnation: &Incarnation<'_>) -> Result<BuiltDirec
     tree.wal(incarnation)?;
     write_map(&built, incarnation)?;
     // Last: without it the directory is no cluster.
-    write_file(&tree.root.join("global/pg_control"), &incarnation.checkpoint.control.encode())?;
+    write_file(
+        &tree.root.join("global/pg_control"),
+        &incarnation.checkpoint.control.encode(),
+    )?;
     Ok(built)
 }
 
@@ -166,7 +181,8 @@ impl Tree<'_> {
     /// First segment file of a fork.
     fn relation(&self, fork: &RelFork) -> PathBuf {
         let RelFileLocator { spc, db, rel } = fork.locator;
-        self.database(spc, db).join(format!("{rel}{}", fork.fork.suffix()))
+        self.database(spc, db)
+            .join(format!("{rel}{}", fork.fork.suffix()))
     }
 
     /// Links of tablespaces lead into the incarnation's own directory: the original location may be
@@ -219,7 +235,8 @@ impl Tree<'_> {
                 let blocks = left.min(RELSEG_BLOCKS);
                 let file = create(&path)?;
                 if blocks > 0 {
-                    file.set_len(u64::from(blocks) * BLCKSZ as u64).map_err(io_at(&path))?;
+                    file.set_len(u64::from(blocks) * BLCKSZ as u64)
+                        .map_err(io_at(&path))?;
                 }
                 left -= blocks;
                 if left == 0 {
@@ -273,7 +290,9 @@ impl Tree<'_> {
         )?;
         let mut open: Option<(PathBuf, File)> = None;
         reader.read(&ranges, |index, block, page| {
-            let Some(target) = targets.get(index) else { return Ok(()) };
+            let Some(target) = targets.get(index) else {
+                return Ok(());
+            };
             let (path, offset) = self.place(target, block);
             let file = match open.take() {
                 Some((at, file)) if at == path => file,
@@ -290,7 +309,10 @@ impl Tree<'_> {
         let (path, per_segment) = match target {
             Target::Slru(slru) => {
                 let name = format!("{:04X}", block / Slru::PAGES_PER_SEGMENT);
-                (self.root.join(slru.directory()).join(name), Slru::PAGES_PER_SEGMENT)
+                (
+                    self.root.join(slru.directory()).join(name),
+                    Slru::PAGES_PER_SEGMENT,
+                )
             }
             Target::Fork(path) => (segment_path(path, block / RELSEG_BLOCKS), RELSEG_BLOCKS),
         };
@@ -310,11 +332,13 @@ impl Tree<'_> {
             let mut bytes = bytes;
             while !bytes.is_empty() {
                 let number = size.segment_of(at);
-                let room = usize::try_from(size.start_of(number + 1).since(at)).unwrap_or(usize::MAX);
+                let room =
+                    usize::try_from(size.start_of(number + 1).since(at)).unwrap_or(usize::MAX);
                 let (now, later) = bytes.split_at(room.min(bytes.len()));
                 let path = directory.join(size.file_name(timeline, number));
                 let file = open_for_write(&path)?;
-                file.write_all_at(now, size.offset_of(at)).map_err(io_at(&path))?;
+                file.write_all_at(now, size.offset_of(at))
+                    .map_err(io_at(&path))?;
                 at = at.advance(now.len() as u64);
                 bytes = later;
             }
@@ -327,11 +351,17 @@ impl Tree<'_> {
         let start = size.start_of(first);
         if incarnation.wal_from > start {
             let sysid = incarnation.checkpoint.control.system_identifier();
-            put(start, &segment_header(start, skeleton.major, sysid, size, timeline))?;
+            put(
+                start,
+                &segment_header(start, skeleton.major, sysid, size, timeline),
+            )?;
         }
         put(incarnation.wal_from, incarnation.wal)?;
         put(placed.from, &placed.bytes)?;
-        write_file(&directory.join(timeline.history_file_name()), incarnation.history.as_bytes())
+        write_file(
+            &directory.join(timeline.history_file_name()),
+            incarnation.history.as_bytes(),
+        )
     }
 }
 
@@ -371,15 +401,26 @@ fn segment_path(first: &Path, segment: u32) -> PathBuf {
 }
 
 fn io_at(path: &Path) -> impl FnOnce(io::Error) -> DataDirError + '_ {
-    move |source| DataDirError::Io { path: path.to_owned(), source }
+    move |source| DataDirError::Io {
+        path: path.to_owned(),
+        source,
+    }
 }
 
 fn make_directory(path: &Path) -> Result<(), DataDirError> {
-    DirBuilder::new().mode(0o700).create(path).map_err(io_at(path))
+    DirBuilder::new()
+        .mode(0o700)
+        .create(path)
+        .map_err(io_at(path))
 }
 
 fn create(path: &Path) -> Result<File, DataDirError> {
-    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(io_at(path))
+    OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)
+        .map_err(io_at(path))
 }
 
 fn open_for_write(path: &Path) -> Result<File, DataDirError> {
@@ -401,34 +442,61 @@ fn write_file(path: &Path, bytes: &[u8]) -> Result<(), DataDirError> {
 /// # Errors
 /// [`DataDirError::Hex`] naming `what`.
 pub fn decode_hex(text: &str, what: &str) -> Result<Vec<u8>, DataDirError> {
-    let fail = || DataDirError::Hex { what: what.to_owned() };
+    let fail = || DataDirError::Hex {
+        what: what.to_owned(),
+    };
     if !text.len().is_multiple_of(2) {
         return Err(fail());
     }
     let digits: Option<Vec<u8>> = text
         .chars()
-        .map(|digit| digit.to_digit(16).and_then(|value| u8::try_from(value).ok()))
+        .map(|digit| {
+            digit
+                .to_digit(16)
+                .and_then(|value| u8::try_from(value).ok())
+        })
         .collect();
     let digits = digits.ok_or_else(fail)?;
-    Ok(digits.chunks_exact(2).map(|pair| pair.iter().fold(0, |byte, digit| byte << 4 | digit)).collect())
+    Ok(digits
+        .chunks_exact(2)
+        .map(|pair| pair.iter().fold(0, |byte, digit| byte << 4 | digit))
+        .collect())
 }
 
 /// Removes a previous incarnation's directory: moved aside at once, deleted later by
-/// [`delete_discarded`], so that the next start does not wait for it.
+/// [`delete_discarded`], so that the next start does not wait for it. A directory that is a file system
+/// of its own cannot be moved: it is emptied.
 ///
 /// # Errors
 /// The operating system's.
 pub fn discard(compute: &Path) -> Result<(), DataDirError> {
-    let Some(parent) = compute.parent() else { return Ok(()) };
+    let Some(parent) = compute.parent() else {
+        return Ok(());
+    };
     for attempt in 0u32.. {
         let aside = parent.join(format!("{DISCARD_PREFIX}{attempt}"));
         if aside.exists() {
             continue;
         }
         return match fs::rename(compute, &aside) {
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => empty(compute),
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(io_at(compute)(error)),
             _ => Ok(()),
         };
+    }
+    Ok(())
+}
+
+/// Removes everything in `directory`.
+fn empty(directory: &Path) -> Result<(), DataDirError> {
+    for entry in fs::read_dir(directory).map_err(io_at(directory))? {
+        let path = entry.map_err(io_at(directory))?.path();
+        let removed = if path.is_dir() && !path.is_symlink() {
+            fs::remove_dir_all(&path)
+        } else {
+            fs::remove_file(&path)
+        };
+        removed.map_err(io_at(&path))?;
     }
     Ok(())
 }
@@ -437,10 +505,17 @@ const DISCARD_PREFIX: &str = ".discarded-";
 
 /// Deletes what [`discard`] moved aside in `data`, in the background.
 pub fn delete_discarded(data: &Path) {
-    let Ok(entries) = fs::read_dir(data) else { return };
+    let Ok(entries) = fs::read_dir(data) else {
+        return;
+    };
     let discarded: Vec<PathBuf> = entries
         .flatten()
-        .filter(|entry| entry.file_name().to_string_lossy().starts_with(DISCARD_PREFIX))
+        .filter(|entry| {
+            entry
+                .file_name()
+                .to_string_lossy()
+                .starts_with(DISCARD_PREFIX)
+        })
         .map(|entry| entry.path())
         .collect();
     if discarded.is_empty() {

@@ -127,20 +127,38 @@ pub fn take_over(
             });
         }
     }
-    let highest = statuses.iter().map(|status| status.promised.max(status.timeline)).max();
+    let highest = statuses
+        .iter()
+        .map(|status| status.promised.max(status.timeline))
+        .max();
     let timeline = highest.unwrap_or_default().next();
     let promised = promise(clients, timeline, needed, stores.len())?;
     let Some(best) = choose(promised.iter().map(|one| &one.status)) else {
-        return Err(FenceError::TooFew { answered: 0, total: stores.len(), needed, last: String::new() });
+        return Err(FenceError::TooFew {
+            answered: 0,
+            total: stores.len(),
+            needed,
+            last: String::new(),
+        });
     };
     let Some(chosen) = promised.get(best).map(|one| one.status.clone()) else {
-        return Err(FenceError::TooFew { answered: 0, total: stores.len(), needed, last: String::new() });
+        return Err(FenceError::TooFew {
+            answered: 0,
+            total: stores.len(),
+            needed,
+            last: String::new(),
+        });
     };
     if !chosen.record_end.is_valid() {
         return Err(FenceError::Empty { name: chosen.name });
     }
     let members = catch_up(promised, best, &chosen, timeline, quorum)?;
-    Ok(FencedLog { timeline, chosen, members, quorum })
+    Ok(FencedLog {
+        timeline,
+        chosen,
+        members,
+        quorum,
+    })
 }
 
 /// Asks every store for its status until `needed` answered, and then a moment longer for the rest.
@@ -154,8 +172,10 @@ fn gather(
     let begun = Instant::now();
     let mut enough_since: Option<Instant> = None;
     let mut last = String::new();
-    let mut clients: Vec<LogStoreClient> =
-        stores.iter().map(|store| LogStoreClient::new(store, timeout)).collect();
+    let mut clients: Vec<LogStoreClient> = stores
+        .iter()
+        .map(|store| LogStoreClient::new(store, timeout))
+        .collect();
     let mut statuses: Vec<LogStatus> = Vec::new();
     let mut answered: Vec<LogStoreClient> = Vec::new();
     loop {
@@ -182,7 +202,12 @@ fn gather(
         }
         if enough_since.is_none() && begun.elapsed() >= patience {
             let (answered, total) = (answered.len(), stores.len());
-            return Err(FenceError::TooFew { answered, total, needed, last });
+            return Err(FenceError::TooFew {
+                answered,
+                total,
+                needed,
+                last,
+            });
         }
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -199,14 +224,22 @@ fn promise(
     for mut client in clients {
         match client.status(&LogRequest::Promise { timeline }, &[]) {
             Ok(status) => promised.push(Promised { client, status }),
-            Err(StoreError::Refused { fenced_by: Some(higher), .. }) => {
+            Err(StoreError::Refused {
+                fenced_by: Some(higher),
+                ..
+            }) => {
                 return Err(FenceError::Overtaken(higher));
             }
             Err(error) => last = error.to_string(),
         }
     }
     if promised.len() < needed {
-        return Err(FenceError::TooFew { answered: promised.len(), total, needed, last });
+        return Err(FenceError::TooFew {
+            answered: promised.len(),
+            total,
+            needed,
+            last,
+        });
     }
     Ok(promised)
 }
@@ -221,13 +254,21 @@ fn choose<'a>(statuses: impl Iterator<Item = &'a LogStatus>) -> Option<usize> {
 
 /// Up to where the WAL of `store` is the WAL of `chosen`.
 fn common_end(store: &LogStatus, chosen: &LogStatus) -> Lsn {
-    let shared = store.history.iter().zip(&chosen.history).take_while(|(mine, theirs)| mine == theirs);
+    let shared = store
+        .history
+        .iter()
+        .zip(&chosen.history)
+        .take_while(|(mine, theirs)| mine == theirs);
     let shared = shared.count();
     let ends = |history: &[TimelineStart]| history.get(shared).map_or(Lsn::MAX, |next| next.begin);
     if shared == 0 {
         return Lsn::INVALID;
     }
-    store.record_end.min(ends(&store.history)).min(ends(&chosen.history)).min(chosen.record_end)
+    store
+        .record_end
+        .min(ends(&store.history))
+        .min(ends(&chosen.history))
+        .min(chosen.record_end)
 }
 
 fn catch_up(
@@ -243,7 +284,9 @@ fn catch_up(
     for (index, one) in promised.into_iter().enumerate() {
         if index == best {
             source = Some(one.client);
-        } else if one.status.timeline == chosen.timeline && one.status.record_end == chosen.record_end {
+        } else if one.status.timeline == chosen.timeline
+            && one.status.record_end == chosen.record_end
+        {
             members.push(one.client);
         } else {
             behind.push(one);
@@ -283,7 +326,11 @@ fn copy_wal(
     let mut at = common_end(&laggard.status, chosen).max(chosen.oldest);
     loop {
         let want = u32::try_from(end.since(at)).unwrap_or(CHUNK).min(CHUNK);
-        let bytes = if want == 0 { Vec::new() } else { source.read_wal(at, want)? };
+        let bytes = if want == 0 {
+            Vec::new()
+        } else {
+            source.read_wal(at, want)?
+        };
         if bytes.is_empty() && want > 0 {
             return Err(StoreError::Refused {
                 name: source.name().to_owned(),
@@ -321,7 +368,9 @@ impl FencedLog {
         let from = from.max(self.chosen.oldest);
         let end = self.end();
         let mut bytes: Vec<u8> = Vec::new();
-        let Some(source) = self.members.first_mut() else { return Ok((end, bytes)) };
+        let Some(source) = self.members.first_mut() else {
+            return Ok((end, bytes));
+        };
         loop {
             let at = from.advance(bytes.len() as u64);
             if at >= end {
@@ -366,7 +415,12 @@ impl FencedLog {
         }
         if begun.len() < self.quorum {
             let (have, needed) = (begun.len(), self.quorum);
-            return Err(FenceError::Begin { have, needed, timeline: self.timeline, last });
+            return Err(FenceError::Begin {
+                have,
+                needed,
+                timeline: self.timeline,
+                last,
+            });
         }
         Ok(begun)
     }
@@ -379,7 +433,10 @@ mod tests {
     fn status(name: &str, history: &[(u32, u64)], record_end: u64) -> LogStatus {
         let history: Vec<TimelineStart> = history
             .iter()
-            .map(|(timeline, begin)| TimelineStart { timeline: TimelineId(*timeline), begin: Lsn(*begin) })
+            .map(|(timeline, begin)| TimelineStart {
+                timeline: TimelineId(*timeline),
+                begin: Lsn(*begin),
+            })
             .collect();
         let timeline = history.last().unwrap().timeline;
         LogStatus {
@@ -423,10 +480,19 @@ mod tests {
         // Stopped before the switch.
         assert_eq!(common_end(&status("a", &[(1, 0)], 300), &chosen), Lsn(300));
         // A timeline that lost: shared up to where either left timeline 2.
-        assert_eq!(common_end(&status("a", &[(1, 0), (2, 500), (3, 700)], 950), &chosen), Lsn(700));
-        assert_eq!(common_end(&status("a", &[(1, 0), (2, 500), (3, 900)], 950), &chosen), Lsn(800));
+        assert_eq!(
+            common_end(&status("a", &[(1, 0), (2, 500), (3, 700)], 950), &chosen),
+            Lsn(700)
+        );
+        assert_eq!(
+            common_end(&status("a", &[(1, 0), (2, 500), (3, 900)], 950), &chosen),
+            Lsn(800)
+        );
         // Same timeline, shorter.
-        assert_eq!(common_end(&status("a", &[(1, 0), (2, 500), (4, 800)], 950), &chosen), Lsn(950));
+        assert_eq!(
+            common_end(&status("a", &[(1, 0), (2, 500), (4, 800)], 950), &chosen),
+            Lsn(950)
+        );
         // Nothing in common.
         assert_eq!(common_end(&status("a", &[(9, 0)], 950), &chosen), Lsn(0));
     }

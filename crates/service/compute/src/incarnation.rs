@@ -145,7 +145,11 @@ pub struct Starter<'a> {
 
 /// How stores reach the server on `timeline`.
 #[must_use]
-pub fn primary_address(config: &ComputeConfig, store: &str, timeline: TimelineId) -> PrimaryAddress {
+pub fn primary_address(
+    config: &ComputeConfig,
+    store: &str,
+    timeline: TimelineId,
+) -> PrimaryAddress {
     PrimaryAddress {
         host: config.run.display().to_string(),
         port: config.listen_port,
@@ -169,8 +173,12 @@ impl Starter<'_> {
         let layout = self.layout();
         let compute = layout.compute();
         end_processes(&compute)?;
-        remove_sockets(&self.config.run, self.config.listen_port)
-            .map_err(|source| StartError::Io { path: self.config.run.clone(), source })?;
+        remove_sockets(&self.config.run, self.config.listen_port).map_err(|source| {
+            StartError::Io {
+                path: self.config.run.clone(),
+                source,
+            }
+        })?;
         save_auto_conf(&layout)?;
         discard(&compute)?;
 
@@ -239,6 +247,15 @@ impl Starter<'_> {
     fn skeleton(&self, log: &FencedLog) -> Result<Skeleton, StartError> {
         let mut storage = StorageClient::new(&self.config.storage_control, STORE_TIMEOUT);
         let begun = Instant::now();
+        // First whose it is: the skeleton of another cluster would only look damaged.
+        if let Ok(status) = storage.status()
+            && status.system_identifier != self.cluster.system_identifier
+        {
+            return Err(StartError::OtherCluster {
+                found: status.system_identifier,
+                expected: self.cluster.system_identifier,
+            });
+        }
         let skeleton = loop {
             match storage.skeleton(log.end(), INGEST_PATIENCE) {
                 Ok(skeleton) => break skeleton,
@@ -269,8 +286,12 @@ impl Starter<'_> {
         let config = layout.config();
         self.allow(None)?;
         let user = self.binary.user_settings(&config, &built.pgdata)?;
-        let names: Vec<String> =
-            self.config.log_stores.iter().map(|store| store.name.clone()).collect();
+        let names: Vec<String> = self
+            .config
+            .log_stores
+            .iter()
+            .map(|store| store.name.clone())
+            .collect();
         let settings = server_settings(
             &ServerFacts {
                 major: self.cluster.major,
@@ -294,14 +315,28 @@ impl Starter<'_> {
             log: &log,
         };
         let postgres = self.binary.launch(&launch)?;
-        Ok(Running { postgres, built, timeline: switch.timeline, start_lsn: switch.at })
+        Ok(Running {
+            postgres,
+            built,
+            timeline: switch.timeline,
+            start_lsn: switch.at,
+        })
     }
 
     /// Writes the managed lines of the access files.
     fn allow(&self, superuser: Option<&str>) -> Result<bool, StartError> {
         let config = self.layout().config();
-        write_access(&config, &Access { os_user: self.os_user, superuser })
-            .map_err(|source| StartError::Io { path: config, source })
+        write_access(
+            &config,
+            &Access {
+                os_user: self.os_user,
+                superuser,
+            },
+        )
+        .map_err(|source| StartError::Io {
+            path: config,
+            source,
+        })
     }
 
     fn make_ready(
@@ -365,8 +400,14 @@ impl Starter<'_> {
         loop {
             self.check_alive(running, called_off)?;
             let params = [("application_name", "strandline")];
-            let attempt =
-                PgClient::connect(&host, self.config.listen_port, REPLICATION_ROLE, "", &params, true);
+            let attempt = PgClient::connect(
+                &host,
+                self.config.listen_port,
+                REPLICATION_ROLE,
+                "",
+                &params,
+                true,
+            );
             let error = match attempt {
                 Ok(client) => return Ok(client),
                 Err(error) => error,
@@ -403,7 +444,10 @@ impl Starter<'_> {
         let superuser = self.cluster.superuser.as_str();
         self.allow(Some(superuser))?;
         send_signal(running.postgres.pid(), libc::SIGHUP);
-        let params = [("application_name", "strandline"), ("options", "-c synchronous_commit=local")];
+        let params = [
+            ("application_name", "strandline"),
+            ("options", "-c synchronous_commit=local"),
+        ];
         let made = loop {
             self.check_alive(running, called_off)?;
             let attempt = PgClient::connect(
@@ -459,11 +503,20 @@ fn make_role_sql() -> String {
 #[must_use]
 pub fn last_words(log: &Path) -> String {
     let bytes = fs::read(log).unwrap_or_default();
-    let tail = bytes.get(bytes.len().saturating_sub(16 << 10)..).unwrap_or_default();
+    let tail = bytes
+        .get(bytes.len().saturating_sub(16 << 10)..)
+        .unwrap_or_default();
     let text = String::from_utf8_lossy(tail);
-    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
-    let fatal = lines.iter().rposition(|line| line.contains("PANIC:") || line.contains("FATAL:"));
-    let Some(last) = fatal.or(lines.len().checked_sub(1)) else { return "it logged nothing".to_owned() };
+    let lines: Vec<&str> = text
+        .lines()
+        .filter(|line| !line.trim().is_empty())
+        .collect();
+    let fatal = lines
+        .iter()
+        .rposition(|line| line.contains("PANIC:") || line.contains("FATAL:"));
+    let Some(last) = fatal.or(lines.len().checked_sub(1)) else {
+        return "it logged nothing".to_owned();
+    };
     let line = |at: usize| lines.get(at).copied().unwrap_or_default();
     if line(last).contains("configuration file") && last > 0 {
         let why = line(last - 1);
@@ -485,12 +538,18 @@ pub fn save_auto_conf(layout: &Layout) -> Result<(), StartError> {
     let bytes = match fs::read(&local) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(source) => return Err(StartError::Io { path: local, source }),
+        Err(source) => {
+            return Err(StartError::Io {
+                path: local,
+                source,
+            });
+        }
     };
     if fs::read(&kept).is_ok_and(|old| old == bytes) {
         return Ok(());
     }
-    crate::layout::replace_file(&kept, &bytes).map_err(|source| StartError::Io { path: kept, source })
+    crate::layout::replace_file(&kept, &bytes)
+        .map_err(|source| StartError::Io { path: kept, source })
 }
 
 fn restore_auto_conf(layout: &Layout) -> Result<(), StartError> {
@@ -501,10 +560,15 @@ fn restore_auto_conf(layout: &Layout) -> Result<(), StartError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
         Err(source) => return Err(StartError::Io { path: kept, source }),
     };
-    crate::layout::replace_file(&local, &bytes).map_err(|source| StartError::Io { path: local, source })
+    crate::layout::replace_file(&local, &bytes).map_err(|source| StartError::Io {
+        path: local,
+        source,
+    })
 }
 
 fn now_unix() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
     i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
 }

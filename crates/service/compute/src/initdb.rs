@@ -54,7 +54,10 @@ pub enum SourceError {
 }
 
 fn io_at(path: &Path) -> impl FnOnce(io::Error) -> SourceError + '_ {
-    move |source| SourceError::Io { path: path.to_owned(), source }
+    move |source| SourceError::Io {
+        path: path.to_owned(),
+        source,
+    }
 }
 
 /// Makes a stock cluster in `pgdata` with superuser `postgres`, encoding UTF-8, authentication
@@ -78,7 +81,9 @@ pub fn initdb(pg_bin: &Path, pgdata: &Path) -> Result<(), SourceError> {
             break;
         }
     }
-    Err(SourceError::Initdb { message: message.lines().last().unwrap_or_default().to_owned() })
+    Err(SourceError::Initdb {
+        message: message.lines().last().unwrap_or_default().to_owned(),
+    })
 }
 
 fn run_initdb(pg_bin: &Path, pgdata: &Path, locale: &str) -> Result<Output, SourceError> {
@@ -86,7 +91,14 @@ fn run_initdb(pg_bin: &Path, pgdata: &Path, locale: &str) -> Result<Output, Sour
     Command::new(&path)
         .arg("-D")
         .arg(pgdata)
-        .args(["-U", "postgres", "-E", "UTF8", "--no-sync", "--no-instructions"])
+        .args([
+            "-U",
+            "postgres",
+            "-E",
+            "UTF8",
+            "--no-sync",
+            "--no-instructions",
+        ])
         .args(["--auth-local=trust", "--auth-host=trust"])
         .arg(format!("--locale={locale}"))
         .env_remove("PGDATA")
@@ -134,7 +146,10 @@ pub fn copy_configuration(pgdata: &Path, config: &Path) -> Result<Vec<String>, S
             pgdata.display()
         ));
         write(&config.join("postgresql.conf"), "# PostgreSQL's defaults\n")?;
-        write(&config.join("pg_hba.conf"), "local all all peer\nhost all all all scram-sha-256\n")?;
+        write(
+            &config.join("pg_hba.conf"),
+            "local all all peer\nhost all all all scram-sha-256\n",
+        )?;
         write(&config.join("pg_ident.conf"), "")?;
     }
     let auto = pgdata.join("postgresql.auto.conf");
@@ -178,9 +193,15 @@ fn without_empty_includes(
     for line in text.lines() {
         if let Some(target) = included(line) {
             if has_content(&directory.join(target)) {
-                return Err(SourceError::Include { path: path.to_owned(), line: line.trim().to_owned() });
+                return Err(SourceError::Include {
+                    path: path.to_owned(),
+                    line: line.trim().to_owned(),
+                });
             }
-            warnings.push(format!("\"{}\" includes nothing and was left out", line.trim()));
+            warnings.push(format!(
+                "\"{}\" includes nothing and was left out",
+                line.trim()
+            ));
             kept.push_str("# left out, included nothing: ");
         }
         kept.push_str(line);
@@ -199,7 +220,9 @@ fn included(line: &str) -> Option<&str> {
         return None;
     }
     let rest = rest.trim_start_matches([' ', '\t', '=']);
-    let name = rest.strip_prefix('\'').and_then(|quoted| quoted.split('\'').next());
+    let name = rest
+        .strip_prefix('\'')
+        .and_then(|quoted| quoted.split('\'').next());
     name.or_else(|| rest.split_whitespace().next())
 }
 
@@ -208,7 +231,12 @@ fn has_content(path: &Path) -> bool {
         return true;
     }
     fs::read_dir(path).is_ok_and(|entries| {
-        entries.flatten().any(|entry| entry.path().extension().is_some_and(|ending| ending == "conf"))
+        entries.flatten().any(|entry| {
+            entry
+                .path()
+                .extension()
+                .is_some_and(|ending| ending == "conf")
+        })
     })
 }
 
@@ -231,17 +259,25 @@ const NAME_LEN: usize = 64;
 pub fn bootstrap_superuser(pgdata: &Path, major: PgMajor) -> Result<String, SourceError> {
     let map_path = pgdata.join("global").join(RELATION_MAP_FILE_NAME);
     let map = fs::read(&map_path).map_err(io_at(&map_path))?;
-    let file = RelationMap::decode(&map, major).ok().and_then(|map| map.get(PG_AUTHID));
-    let path = pgdata.join("global").join(file.unwrap_or(PG_AUTHID).to_string());
+    let file = RelationMap::decode(&map, major)
+        .ok()
+        .and_then(|map| map.get(PG_AUTHID));
+    let path = pgdata
+        .join("global")
+        .join(file.unwrap_or(PG_AUTHID).to_string());
     let bytes = fs::read(&path).map_err(io_at(&path))?;
     let mut found = None;
     for page in bytes.chunks_exact(BLCKSZ) {
-        let Some(page) = page.first_chunk::<BLCKSZ>() else { continue };
+        let Some(page) = page.first_chunk::<BLCKSZ>() else {
+            continue;
+        };
         for (_, item) in items(page) {
             if item.state() != ItemState::Normal {
                 continue;
             }
-            let Some((header, name)) = item_bytes(page, item).and_then(role_name) else { continue };
+            let Some((header, name)) = item_bytes(page, item).and_then(role_name) else {
+                continue;
+            };
             let live = header.xmax == 0 || header.infomask & XMAX_INVALID != 0;
             if live || found.is_none() {
                 found = Some(name);
@@ -286,8 +322,14 @@ mod tests {
         let warnings = copy_configuration(&pgdata, &config).unwrap();
         assert_eq!(warnings.len(), 1);
         let kept = fs::read_to_string(config.join("postgresql.conf")).unwrap();
-        assert_eq!(kept, "port = 1\n# left out, included nothing: include_dir 'conf.d'\n");
+        assert_eq!(
+            kept,
+            "port = 1\n# left out, included nothing: include_dir 'conf.d'\n"
+        );
         fs::write(pgdata.join("conf.d/a.conf"), "work_mem = 1GB\n").unwrap();
-        assert!(matches!(copy_configuration(&pgdata, &config), Err(SourceError::Include { .. })));
+        assert!(matches!(
+            copy_configuration(&pgdata, &config),
+            Err(SourceError::Include { .. })
+        ));
     }
 }

@@ -66,7 +66,9 @@ mod decimal {
     }
 
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+        String::deserialize(deserializer)?
+            .parse()
+            .map_err(D::Error::custom)
     }
 }
 
@@ -115,13 +117,21 @@ impl ClusterDescription {
     /// # Errors
     /// [`ClusterFileError`].
     pub fn read(path: &Path) -> Result<ClusterDescription, ClusterFileError> {
-        let text = fs::read_to_string(path)
-            .map_err(|source| ClusterFileError::Io { path: path.to_owned(), source })?;
-        let malformed = |message: String| ClusterFileError::Malformed { path: path.to_owned(), message };
+        let text = fs::read_to_string(path).map_err(|source| ClusterFileError::Io {
+            path: path.to_owned(),
+            source,
+        })?;
+        let malformed = |message: String| ClusterFileError::Malformed {
+            path: path.to_owned(),
+            message,
+        };
         let cluster: ClusterDescription =
             toml::from_str(&text).map_err(|error| malformed(error.message().to_owned()))?;
         if cluster.format != CLUSTER_FORMAT {
-            return Err(ClusterFileError::Format { path: path.to_owned(), found: cluster.format });
+            return Err(ClusterFileError::Format {
+                path: path.to_owned(),
+                found: cluster.format,
+            });
         }
         Ok(cluster)
     }
@@ -135,8 +145,10 @@ impl ClusterDescription {
             path: path.to_owned(),
             message: error.to_string(),
         })?;
-        replace_file(path, text.as_bytes())
-            .map_err(|source| ClusterFileError::Io { path: path.to_owned(), source })
+        replace_file(path, text.as_bytes()).map_err(|source| ClusterFileError::Io {
+            path: path.to_owned(),
+            source,
+        })
     }
 }
 
@@ -258,9 +270,9 @@ pub fn log_store_name(index: usize) -> String {
 }
 
 fn fnv1a(bytes: &[u8]) -> u64 {
-    bytes
-        .iter()
-        .fold(0xCBF2_9CE4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01B3))
+    bytes.iter().fold(0xCBF2_9CE4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01B3)
+    })
 }
 
 #[cfg(test)]
@@ -293,11 +305,19 @@ mod tests {
     fn another_format_is_named() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("cluster.toml");
-        ClusterDescription { format: 9, ..description() }.write(&path).unwrap();
+        ClusterDescription {
+            format: 9,
+            ..description()
+        }
+        .write(&path)
+        .unwrap();
         let error = ClusterDescription::read(&path).unwrap_err().to_string();
         assert!(error.contains("format 9"), "{error}");
         fs::write(&path, "format = 1\nmajor = 99\n").unwrap();
-        assert!(matches!(ClusterDescription::read(&path), Err(ClusterFileError::Malformed { .. })));
+        assert!(matches!(
+            ClusterDescription::read(&path),
+            Err(ClusterFileError::Malformed { .. })
+        ));
     }
 
     #[test]

@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 
 /// Processes that would not end.
 #[derive(Debug, thiserror::Error)]
-#[error("process {pid} of the previous incarnation does not end (hint: look at it with ps; it blocks a new start)")]
+#[error(
+    "process {pid} of the previous incarnation does not end (hint: look at it with ps; it blocks a new start)"
+)]
 pub struct LeftoverError {
     /// One of them.
     pub pid: u32,
@@ -28,7 +30,9 @@ pub fn end_processes(compute: &Path) -> Result<(), LeftoverError> {
     let mut pause = Duration::from_millis(1);
     loop {
         let found = processes_in(compute);
-        let Some(pid) = found.first().copied() else { break };
+        let Some(pid) = found.first().copied() else {
+            break;
+        };
         if begun.elapsed() > Duration::from_secs(30) {
             return Err(LeftoverError { pid });
         }
@@ -48,7 +52,9 @@ pub fn end_processes(compute: &Path) -> Result<(), LeftoverError> {
 /// Processes whose working directory is `directory` or below it, also after it was deleted.
 fn processes_in(directory: &Path) -> Vec<u32> {
     let canonical = fs::canonicalize(directory).unwrap_or_else(|_| directory.to_owned());
-    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    let Ok(entries) = fs::read_dir("/proc") else {
+        return Vec::new();
+    };
     let own = std::process::id();
     entries
         .flatten()
@@ -83,7 +89,9 @@ fn remove_unattached(id: i32) {
 /// Sends `signal`; a process that is gone already is no error.
 #[allow(unsafe_code, reason = "kill(2) has no wrapper in std")]
 pub fn send_signal(pid: u32, signal: i32) {
-    let Ok(pid) = libc::pid_t::try_from(pid) else { return };
+    let Ok(pid) = libc::pid_t::try_from(pid) else {
+        return;
+    };
     if pid <= 1 {
         return;
     }

@@ -20,7 +20,9 @@ use api::log::LogRequest;
 use parking_lot::Mutex;
 use shim_abi::builder::MapReader;
 
-use crate::incarnation::{Running, StartError, Starter, last_words, primary_address, save_auto_conf};
+use crate::incarnation::{
+    Running, StartError, Starter, last_words, primary_address, save_auto_conf,
+};
 use crate::layout::{ClusterDescription, ClusterFileError, Layout};
 use crate::leftover::{LeftoverError, end_processes};
 use crate::postgres::{PostgresBinary, PostgresError};
@@ -61,7 +63,9 @@ pub enum ManagerError {
         message: String,
     },
     /// The user this process runs as has no name.
-    #[error("user id {0} has no name (hint: add the user to /etc/passwd; PostgreSQL needs one too)")]
+    #[error(
+        "user id {0} has no name (hint: add the user to /etc/passwd; PostgreSQL needs one too)"
+    )]
     NamelessUser(u32),
 }
 
@@ -102,8 +106,10 @@ enum Watched {
 /// # Errors
 /// [`ManagerError`] when it cannot begin; failures of the server are retried instead.
 pub fn run(config_path: &std::path::Path, stop: Arc<AtomicBool>) -> Result<(), ManagerError> {
-    let config_error =
-        |message: String| ManagerError::Config { path: config_path.to_owned(), message };
+    let config_error = |message: String| ManagerError::Config {
+        path: config_path.to_owned(),
+        message,
+    };
     let text = fs::read_to_string(config_path).map_err(|error| config_error(error.to_string()))?;
     let config: ComputeConfig =
         toml::from_str(&text).map_err(|error| config_error(error.message().to_owned()))?;
@@ -118,7 +124,15 @@ pub fn run(config_path: &std::path::Path, stop: Arc<AtomicBool>) -> Result<(), M
     });
     let (sender, commands) = channel();
     let _server = serve_control(&config, &shared, sender)?;
-    let mut manager = Manager { config, cluster, binary, os_user, shared, commands, stop };
+    let mut manager = Manager {
+        config,
+        cluster,
+        binary,
+        os_user,
+        shared,
+        commands,
+        stop,
+    };
     manager.run();
     Ok(())
 }
@@ -150,7 +164,11 @@ pub fn connection_string(config: &ComputeConfig, superuser: &str) -> String {
         "*" | "0.0.0.0" | "::" => "127.0.0.1",
         host => host.split(',').next().unwrap_or(host).trim(),
     };
-    let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+    let host = if host.contains(':') {
+        format!("[{host}]")
+    } else {
+        host.to_owned()
+    };
     let user: String = superuser
         .bytes()
         .map(|byte| match byte {
@@ -168,8 +186,12 @@ fn serve_control(
     shared: &Arc<Shared>,
     commands: Sender<Command>,
 ) -> Result<rpc::Server, ManagerError> {
-    let failed = |message: String| ManagerError::Control { endpoint: config.control.clone(), message };
-    let listener = rpc::Listener::bind(&config.control).map_err(|error| failed(error.to_string()))?;
+    let failed = |message: String| ManagerError::Control {
+        endpoint: config.control.clone(),
+        message,
+    };
+    let listener =
+        rpc::Listener::bind(&config.control).map_err(|error| failed(error.to_string()))?;
     let shared = Arc::clone(shared);
     let commands = Mutex::new(commands);
     rpc::serve(listener, move |request: ComputeRequest, _attachment| {
@@ -178,7 +200,11 @@ fn serve_control(
     .map_err(|error| failed(error.to_string()))
 }
 
-fn answer(shared: &Shared, commands: &Mutex<Sender<Command>>, request: ComputeRequest) -> ComputeResponse {
+fn answer(
+    shared: &Shared,
+    commands: &Mutex<Sender<Command>>,
+    request: ComputeRequest,
+) -> ComputeResponse {
     match request {
         ComputeRequest::Status => return shared.report(),
         ComputeRequest::Stop | ComputeRequest::Kill { .. } => {
@@ -189,11 +215,15 @@ fn answer(shared: &Shared, commands: &Mutex<Sender<Command>>, request: ComputeRe
     let (reply, answered) = channel();
     let sent = commands.lock().send(Command { request, reply });
     if sent.is_err() {
-        return ComputeResponse::Refused { message: "the compute manager is ending".to_owned() };
+        return ComputeResponse::Refused {
+            message: "the compute manager is ending".to_owned(),
+        };
     }
-    answered.recv().unwrap_or_else(|_| ComputeResponse::Refused {
-        message: "the compute manager is ending".to_owned(),
-    })
+    answered
+        .recv()
+        .unwrap_or_else(|_| ComputeResponse::Refused {
+            message: "the compute manager is ending".to_owned(),
+        })
 }
 
 impl Shared {
@@ -233,7 +263,11 @@ impl Manager {
                 Ok(mut running) => {
                     let since = Instant::now();
                     wanted = self.supervise(&mut running);
-                    failures = if since.elapsed() > Duration::from_secs(10) { 0 } else { failures + 1 };
+                    failures = if since.elapsed() > Duration::from_secs(10) {
+                        0
+                    } else {
+                        failures + 1
+                    };
                     // One crash is answered at once, a loop of them more and more slowly.
                     if wanted && failures > 3 {
                         wanted = self.back_off(failures - 3);
@@ -265,9 +299,8 @@ impl Manager {
             binary: &self.binary,
             os_user: &self.os_user,
         };
-        let called_off = || {
-            self.stop.load(Ordering::SeqCst) || self.shared.call_off.load(Ordering::SeqCst)
-        };
+        let called_off =
+            || self.stop.load(Ordering::SeqCst) || self.shared.call_off.load(Ordering::SeqCst);
         let running = starter.start(&called_off)?;
         *self.shared.map.lock() = MapReader::open(&running.built.map).ok();
         let mut status = self.shared.status.lock();
@@ -288,8 +321,13 @@ impl Manager {
         drop(carer);
         match watched {
             Watched::Ended(how) => {
-                let log = Layout::new(self.config.data.clone()).logs().join("postgres.log");
-                tracing::warn!(how, "PostgreSQL ended unasked; starting a fresh incarnation");
+                let log = Layout::new(self.config.data.clone())
+                    .logs()
+                    .join("postgres.log");
+                tracing::warn!(
+                    how,
+                    "PostgreSQL ended unasked; starting a fresh incarnation"
+                );
                 self.failed(format!("PostgreSQL ended ({how}): {}", last_words(&log)));
                 true
             }
@@ -319,7 +357,11 @@ impl Manager {
         {
             let mut status = self.shared.status.lock();
             status.pid = None;
-            status.state = if wanted { ComputeState::Starting } else { ComputeState::Stopped };
+            status.state = if wanted {
+                ComputeState::Starting
+            } else {
+                ComputeState::Stopped
+            };
             // What went wrong before is answered by what was asked now.
             status.error = None;
         }
@@ -378,13 +420,17 @@ impl Manager {
     fn after_call_off(&self) -> bool {
         self.end_all();
         self.shared.call_off.store(false, Ordering::SeqCst);
-        let Some(command) = self.next_command(Duration::from_secs(1)) else { return true };
+        let Some(command) = self.next_command(Duration::from_secs(1)) else {
+            return true;
+        };
         self.settle(&command, wants_server(&command.request))
     }
 
     /// Waits before the next attempt; a command ends the wait. Says whether a server is wanted.
     fn back_off(&self, failures: u32) -> bool {
-        let pause = Duration::from_millis(100).saturating_mul(1 << failures.min(10)).min(MAX_BACKOFF);
+        let pause = Duration::from_millis(100)
+            .saturating_mul(1 << failures.min(10))
+            .min(MAX_BACKOFF);
         let begun = Instant::now();
         while begun.elapsed() < pause && !self.stop.load(Ordering::SeqCst) {
             if let Some(command) = self.next_command(WATCH) {
@@ -429,7 +475,10 @@ impl Manager {
 
 /// Whether a server is to run after `request` when none does now.
 const fn wants_server(request: &ComputeRequest) -> bool {
-    matches!(request, ComputeRequest::Start | ComputeRequest::Kill { stay_down: false })
+    matches!(
+        request,
+        ComputeRequest::Start | ComputeRequest::Kill { stay_down: false }
+    )
 }
 
 /// A thread that keeps the streams and the configuration of one incarnation in order.
@@ -442,33 +491,41 @@ impl Carer {
     fn start(config: &ComputeConfig, running: &Running) -> Carer {
         let end = Arc::new(AtomicBool::new(false));
         let (config, timeline, ending) = (config.clone(), running.timeline, Arc::clone(&end));
-        let spawned = thread::Builder::new().name("care".to_owned()).spawn(move || {
-            let layout = Layout::new(config.data.clone());
-            let mut stores: Vec<LogStoreClient> = config
-                .log_stores
-                .iter()
-                .map(|store| LogStoreClient::new(store, Duration::from_secs(5)))
-                .collect();
-            while !ending.load(Ordering::SeqCst) {
-                for store in &mut stores {
-                    let Ok(status) = store.status(&LogRequest::Status, &[]) else { continue };
-                    if !status.receiving && status.error.is_none() {
-                        let primary = primary_address(&config, store.name(), timeline);
-                        if let Err(error) = store.status(&LogRequest::Receive { primary }, &[]) {
-                            tracing::debug!(store = store.name(), %error, "does not receive");
+        let spawned = thread::Builder::new()
+            .name("care".to_owned())
+            .spawn(move || {
+                let layout = Layout::new(config.data.clone());
+                let mut stores: Vec<LogStoreClient> = config
+                    .log_stores
+                    .iter()
+                    .map(|store| LogStoreClient::new(store, Duration::from_secs(5)))
+                    .collect();
+                while !ending.load(Ordering::SeqCst) {
+                    for store in &mut stores {
+                        let Ok(status) = store.status(&LogRequest::Status, &[]) else {
+                            continue;
+                        };
+                        if !status.receiving && status.error.is_none() {
+                            let primary = primary_address(&config, store.name(), timeline);
+                            if let Err(error) = store.status(&LogRequest::Receive { primary }, &[])
+                            {
+                                tracing::debug!(store = store.name(), %error, "does not receive");
+                            }
                         }
                     }
+                    if let Err(error) = save_auto_conf(&layout) {
+                        tracing::warn!(%error, "could not keep postgresql.auto.conf");
+                    }
+                    thread::sleep(CARE);
                 }
-                if let Err(error) = save_auto_conf(&layout) {
-                    tracing::warn!(%error, "could not keep postgresql.auto.conf");
-                }
-                thread::sleep(CARE);
-            }
-        });
+            });
         if let Err(error) = &spawned {
             tracing::error!(%error, "log stores that restart will not be told to stream again");
         }
-        Carer { end, thread: spawned.ok() }
+        Carer {
+            end,
+            thread: spawned.ok(),
+        }
     }
 }
 
@@ -501,10 +558,20 @@ fn user_name(uid: u32) -> io::Result<String> {
     let mut entry: libc::passwd = unsafe { std::mem::zeroed() };
     // SAFETY: every pointer is valid for the call and `buffer` has the length that is given.
     let result = unsafe {
-        libc::getpwuid_r(uid, &raw mut entry, buffer.as_mut_ptr(), buffer.len(), &raw mut found)
+        libc::getpwuid_r(
+            uid,
+            &raw mut entry,
+            buffer.as_mut_ptr(),
+            buffer.len(),
+            &raw mut found,
+        )
     };
     if result != 0 || found.is_null() {
-        return Err(io::Error::from_raw_os_error(if result == 0 { libc::ENOENT } else { result }));
+        return Err(io::Error::from_raw_os_error(if result == 0 {
+            libc::ENOENT
+        } else {
+            result
+        }));
     }
     // SAFETY: getpwuid_r succeeded, so pw_name points to a NUL-terminated string inside `buffer`.
     let name = unsafe { std::ffi::CStr::from_ptr(entry.pw_name) };
@@ -532,8 +599,14 @@ mod tests {
             cache_bytes: 0,
             read_timeout_ms: 0,
         };
-        assert_eq!(connection_string(&config, "postgres"), "postgresql://postgres@127.0.0.1:5433/postgres");
+        assert_eq!(
+            connection_string(&config, "postgres"),
+            "postgresql://postgres@127.0.0.1:5433/postgres"
+        );
         config.listen_host = "::1".to_owned();
-        assert_eq!(connection_string(&config, "a b"), "postgresql://a%20b@[::1]:5433/postgres");
+        assert_eq!(
+            connection_string(&config, "a b"),
+            "postgresql://a%20b@[::1]:5433/postgres"
+        );
     }
 }

@@ -55,7 +55,14 @@ impl PageRange {
     #[must_use]
     pub const fn slru(slru: Slru, first: BlockNumber, last: BlockNumber) -> PageRange {
         let count = if last < first { 0 } else { last - first + 1 };
-        PageRange { space: 0, db: 0, rel: slru as u32, fork: 0, first, count }
+        PageRange {
+            space: 0,
+            db: 0,
+            rel: slru as u32,
+            fork: 0,
+            first,
+            count,
+        }
     }
 }
 
@@ -158,20 +165,40 @@ impl PageReader {
         lsn: Lsn,
         patience: Duration,
     ) -> Result<Result<PageReader, String>, PageReadError> {
-        let io = |source| PageReadError::Io { endpoint: endpoint.clone(), source };
+        let io = |source| PageReadError::Io {
+            endpoint: endpoint.clone(),
+            source,
+        };
         let output = rpc::Connection::connect(endpoint, Duration::from_secs(5)).map_err(io)?;
-        output.set_read_timeout(Some(Duration::from_secs(30))).map_err(io)?;
+        output
+            .set_read_timeout(Some(Duration::from_secs(30)))
+            .map_err(io)?;
         let input = BufReader::with_capacity(256 << 10, output.try_clone().map_err(io)?);
-        let mut reader =
-            PageReader { endpoint: endpoint.clone(), input, output, lsn, next_request: 1, patience };
-        reader.send(&Hello { system_identifier, lsn: lsn.0 }.encode())?;
+        let mut reader = PageReader {
+            endpoint: endpoint.clone(),
+            input,
+            output,
+            lsn,
+            next_request: 1,
+            patience,
+        };
+        reader.send(
+            &Hello {
+                system_identifier,
+                lsn: lsn.0,
+            }
+            .encode(),
+        )?;
         let frame = reader.read_frame()?;
         let reply = HelloReply::decode(&frame).map_err(|error| reader.wire(error))?;
         let message = reader.read_message(reply.payload)?;
         match reply.status {
             STATUS_PAGE => Ok(Ok(reader)),
             STATUS_RETRY => Ok(Err(message)),
-            _ => Err(PageReadError::Refused { endpoint: endpoint.clone(), message }),
+            _ => Err(PageReadError::Refused {
+                endpoint: endpoint.clone(),
+                message,
+            }),
         }
     }
 
@@ -192,7 +219,14 @@ impl PageReader {
             let mut left = range.count;
             while left > 0 {
                 let count = left.min(u32::from(MAX_BLOCKS));
-                todo.push((index, PageRange { first, count, ..*range }));
+                todo.push((
+                    index,
+                    PageRange {
+                        first,
+                        count,
+                        ..*range
+                    },
+                ));
                 first = first.saturating_add(count);
                 left -= count;
             }
@@ -202,7 +236,9 @@ impl PageReader {
         let mut page = [0u8; BLCKSZ];
         loop {
             while outstanding.len() < WINDOW {
-                let Some((index, range)) = todo.pop() else { break };
+                let Some((index, range)) = todo.pop() else {
+                    break;
+                };
                 let id = self.request(&range)?;
                 outstanding.insert(id, (index, range, range.count));
             }
@@ -235,14 +271,30 @@ impl PageReader {
                     let message = self.read_message(reply.payload)?;
                     if begun.elapsed() > self.patience {
                         let (endpoint, waited) = (self.endpoint.clone(), self.patience);
-                        return Err(PageReadError::NotReady { endpoint, waited, message }.into());
+                        return Err(PageReadError::NotReady {
+                            endpoint,
+                            waited,
+                            message,
+                        }
+                        .into());
                     }
                     std::thread::sleep(Duration::from_millis(5));
-                    todo.push((index, PageRange { first: reply.block, count: 1, ..range }));
+                    todo.push((
+                        index,
+                        PageRange {
+                            first: reply.block,
+                            count: 1,
+                            ..range
+                        },
+                    ));
                 }
                 STATUS_ERROR => {
                     let message = self.read_message(reply.payload)?;
-                    return Err(PageReadError::Refused { endpoint: self.endpoint.clone(), message }.into());
+                    return Err(PageReadError::Refused {
+                        endpoint: self.endpoint.clone(),
+                        message,
+                    }
+                    .into());
                 }
                 _ => return Err(self.mismatch(&reply).into()),
             }
@@ -268,11 +320,15 @@ impl PageReader {
     }
 
     fn send(&mut self, bytes: &[u8]) -> Result<(), PageReadError> {
-        self.output.write_all(bytes).map_err(|source| self.io(source))
+        self.output
+            .write_all(bytes)
+            .map_err(|source| self.io(source))
     }
 
     fn read_exact(&mut self, bytes: &mut [u8]) -> Result<(), PageReadError> {
-        self.input.read_exact(bytes).map_err(|source| self.io(source))
+        self.input
+            .read_exact(bytes)
+            .map_err(|source| self.io(source))
     }
 
     fn read_frame(&mut self) -> Result<[u8; FRAME_BYTES], PageReadError> {
@@ -284,7 +340,10 @@ impl PageReader {
     fn read_message(&mut self, len: u32) -> Result<String, PageReadError> {
         let len = len as usize;
         if len > MAX_PAYLOAD {
-            return Err(self.io(io::Error::new(io::ErrorKind::InvalidData, "message too long")));
+            return Err(self.io(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "message too long",
+            )));
         }
         let mut bytes = vec![0; len];
         self.read_exact(&mut bytes)?;
@@ -292,21 +351,29 @@ impl PageReader {
     }
 
     fn io(&self, source: io::Error) -> PageReadError {
-        PageReadError::Io { endpoint: self.endpoint.clone(), source }
+        PageReadError::Io {
+            endpoint: self.endpoint.clone(),
+            source,
+        }
     }
 
     fn wire(&self, error: WireError) -> PageReadError {
-        PageReadError::Wire { endpoint: self.endpoint.clone(), error }
+        PageReadError::Wire {
+            endpoint: self.endpoint.clone(),
+            error,
+        }
     }
 
     fn mismatch(&self, reply: &PageReply) -> PageReadError {
-        PageReadError::Mismatch { endpoint: self.endpoint.clone(), reply: Box::new(*reply) }
+        PageReadError::Mismatch {
+            endpoint: self.endpoint.clone(),
+            reply: Box::new(*reply),
+        }
     }
 }
 
 fn matches(reply: &PageReply, range: &PageRange, lsn: Lsn) -> bool {
-    (reply.space, reply.db, reply.rel, reply.fork)
-        == (range.space, range.db, range.rel, range.fork)
+    (reply.space, reply.db, reply.rel, reply.fork) == (range.space, range.db, range.rel, range.fork)
         && reply.lsn == lsn.0
         && reply.block >= range.first
         && reply.block - range.first < range.count

@@ -107,7 +107,11 @@ impl PostgresBinary {
             .arg("-V")
             .stdin(Stdio::null())
             .output()
-            .map_err(|source| PostgresError::Missing { path: path.clone(), wanted, source })?;
+            .map_err(|source| PostgresError::Missing {
+                path: path.clone(),
+                wanted,
+                source,
+            })?;
         let output = String::from_utf8_lossy(&output.stdout).trim().to_owned();
         let Some((version, number)) = parse_version(&output) else {
             return Err(PostgresError::Version { path, output });
@@ -115,7 +119,11 @@ impl PostgresBinary {
         let Ok(major) = PgMajor::try_from(number) else {
             return Err(PostgresError::Unsupported { path, version });
         };
-        Ok(PostgresBinary { path, version, major })
+        Ok(PostgresBinary {
+            path,
+            version,
+            major,
+        })
     }
 
     /// Refuses a binary of another major than the cluster's.
@@ -126,29 +134,54 @@ impl PostgresBinary {
         if self.major == cluster {
             return Ok(self);
         }
-        Err(PostgresError::OtherMajor { cluster, path: self.path, version: self.version })
+        Err(PostgresError::OtherMajor {
+            cluster,
+            path: self.path,
+            version: self.version,
+        })
     }
 
     /// What the configuration in `config` says about the settings that are merged with ours.
     ///
     /// # Errors
     /// [`PostgresError::Configuration`] with PostgreSQL's own message.
-    pub fn user_settings(&self, config: &Path, pgdata: &Path) -> Result<UserSettings, PostgresError> {
-        const NAMES: [&str; 4] =
-            ["wal_level", "max_wal_senders", "max_replication_slots", "wal_consistency_checking"];
+    pub fn user_settings(
+        &self,
+        config: &Path,
+        pgdata: &Path,
+    ) -> Result<UserSettings, PostgresError> {
+        const NAMES: [&str; 4] = [
+            "wal_level",
+            "max_wal_senders",
+            "max_replication_slots",
+            "wal_consistency_checking",
+        ];
         let mut names: Vec<&str> = NAMES.to_vec();
         if self.major >= PgMajor::V18 {
             names.push("io_method");
         }
         // Asking the server costs a process for each name; most configurations mention none of them.
-        if !mentions_any(&[config.join("postgresql.conf"), pgdata.join("postgresql.auto.conf")], &names) {
+        if !mentions_any(
+            &[
+                config.join("postgresql.conf"),
+                pgdata.join("postgresql.auto.conf"),
+            ],
+            &names,
+        ) {
             return Ok(UserSettings::default());
         }
         let mut values = Vec::with_capacity(names.len());
-        for child in names.iter().map(|name| self.ask(config, pgdata, name)).collect::<Vec<_>>() {
-            let output = child
-                .and_then(Child::wait_with_output)
-                .map_err(|source| PostgresError::Launch { path: self.path.clone(), source })?;
+        for child in names
+            .iter()
+            .map(|name| self.ask(config, pgdata, name))
+            .collect::<Vec<_>>()
+        {
+            let output = child.and_then(Child::wait_with_output).map_err(|source| {
+                PostgresError::Launch {
+                    path: self.path.clone(),
+                    source,
+                }
+            })?;
             if !output.status.success() {
                 let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
                 return Err(PostgresError::Configuration { message });
@@ -156,7 +189,11 @@ impl PostgresBinary {
             values.push(String::from_utf8_lossy(&output.stdout).trim().to_owned());
         }
         let value = |name: &str| {
-            names.iter().position(|known| *known == name).and_then(|at| values.get(at)).cloned()
+            names
+                .iter()
+                .position(|known| *known == name)
+                .and_then(|at| values.get(at))
+                .cloned()
         };
         let number = |name: &str| value(name).and_then(|text| text.parse().ok());
         Ok(UserSettings {
@@ -171,8 +208,14 @@ impl PostgresBinary {
     fn ask(&self, config: &Path, pgdata: &Path, name: &str) -> io::Result<Child> {
         let mut command = Command::new(&self.path);
         command.arg("-C").arg(name).arg("-D").arg(pgdata);
-        command.arg("-c").arg(setting("config_file", &config.join("postgresql.conf")));
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()
+        command
+            .arg("-c")
+            .arg(setting("config_file", &config.join("postgresql.conf")));
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
     }
 
     /// Starts the server. Must be called on a thread that lives as long as the manager: the kernel
@@ -194,11 +237,21 @@ impl PostgresBinary {
         let errors = log.try_clone().map_err(fail(launch.log))?;
         let mut command = Command::new(&self.path);
         command.arg("-D").arg(&launch.built.pgdata);
-        command.arg("-c").arg(setting("config_file", &launch.config.join("postgresql.conf")));
+        command.arg("-c").arg(setting(
+            "config_file",
+            &launch.config.join("postgresql.conf"),
+        ));
         for (name, value) in launch.settings {
             command.arg("-c").arg(format!("{name}={value}"));
         }
-        for name in ["PGDATA", "PGPORT", "PGHOST", "PGUSER", "PGDATABASE", "PGOPTIONS"] {
+        for name in [
+            "PGDATA",
+            "PGPORT",
+            "PGHOST",
+            "PGUSER",
+            "PGDATABASE",
+            "PGOPTIONS",
+        ] {
             command.env_remove(name);
         }
         command.env("LD_PRELOAD", preload(launch.shim));
@@ -307,19 +360,28 @@ fn preload(shim: &Path) -> OsString {
 
 /// `postgres (PostgreSQL) 15.18 (Debian …)` → ("15.18", 15); betas read `18beta1`.
 fn parse_version(output: &str) -> Option<(String, u32)> {
-    let version = output.strip_prefix("postgres (PostgreSQL) ")?.split_whitespace().next()?;
+    let version = output
+        .strip_prefix("postgres (PostgreSQL) ")?
+        .split_whitespace()
+        .next()?;
     let digits: String = version.chars().take_while(char::is_ascii_digit).collect();
     Some((version.to_owned(), digits.parse().ok()?))
 }
 
 /// Whether a line of the files that is no comment has one of the names, or includes another file.
 fn mentions_any(files: &[PathBuf], names: &[&str]) -> bool {
-    files.iter().filter_map(|file| std::fs::read_to_string(file).ok()).any(|text| {
-        text.lines().map(str::trim_start).filter(|line| !line.starts_with('#')).any(|line| {
-            let line = line.to_ascii_lowercase();
-            line.starts_with("include") || names.iter().any(|name| line.starts_with(name))
+    files
+        .iter()
+        .filter_map(|file| std::fs::read_to_string(file).ok())
+        .any(|text| {
+            text.lines()
+                .map(str::trim_start)
+                .filter(|line| !line.starts_with('#'))
+                .any(|line| {
+                    let line = line.to_ascii_lowercase();
+                    line.starts_with("include") || names.iter().any(|name| line.starts_with(name))
+                })
         })
-    })
 }
 
 #[cfg(test)]
@@ -329,7 +391,10 @@ mod tests {
     #[test]
     fn versions_are_read() {
         let read = |text| parse_version(text).map(|(_, major)| major);
-        assert_eq!(read("postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)"), Some(15));
+        assert_eq!(
+            read("postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)"),
+            Some(15)
+        );
         assert_eq!(read("postgres (PostgreSQL) 18beta1"), Some(18));
         assert_eq!(read("postgres (PostgreSQL) devel"), None);
         assert_eq!(read("bash: no"), None);
@@ -349,8 +414,12 @@ mod tests {
 
     #[test]
     fn a_missing_binary_names_the_remedy() {
-        let error = PostgresBinary::find(Path::new("/nonexistent"), Some(PgMajor::V17)).unwrap_err();
+        let error =
+            PostgresBinary::find(Path::new("/nonexistent"), Some(PgMajor::V17)).unwrap_err();
         let text = error.to_string();
-        assert!(text.contains("/nonexistent/postgres") && text.contains("--pg-bin"), "{text}");
+        assert!(
+            text.contains("/nonexistent/postgres") && text.contains("--pg-bin"),
+            "{text}"
+        );
     }
 }

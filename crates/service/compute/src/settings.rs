@@ -91,7 +91,10 @@ pub fn server_settings(
     set("hba_file", path(&facts.config.join("pg_hba.conf")));
     set("ident_file", path(&facts.config.join("pg_ident.conf")));
     // Debian's configuration names a place of its own; an empty name would be taken for a file's.
-    set("external_pid_file", path(&facts.pgdata.with_file_name("external.pid")));
+    set(
+        "external_pid_file",
+        path(&facts.pgdata.with_file_name("external.pid")),
+    );
     set("listen_addresses", facts.listen_host.to_owned());
     set("port", facts.listen_port.to_string());
     set("unix_socket_directories", quote_list_item(&path(facts.run)));
@@ -104,10 +107,22 @@ pub fn server_settings(
     set("hot_standby", "on".to_owned());
     set("wal_log_hints", on_off(facts.wal_log_hints));
     set("wal_level", wal_level(user).to_owned());
-    set("max_wal_senders", at_least(user.max_wal_senders).to_string());
-    set("max_replication_slots", at_least(user.max_replication_slots).to_string());
-    set("synchronous_standby_names", standby_names(facts.quorum, facts.log_stores));
-    set("wal_consistency_checking", image_redo(user.wal_consistency_checking.as_deref()));
+    set(
+        "max_wal_senders",
+        at_least(user.max_wal_senders).to_string(),
+    );
+    set(
+        "max_replication_slots",
+        at_least(user.max_replication_slots).to_string(),
+    );
+    set(
+        "synchronous_standby_names",
+        standby_names(facts.quorum, facts.log_stores),
+    );
+    set(
+        "wal_consistency_checking",
+        image_redo(user.wal_consistency_checking.as_deref()),
+    );
     // A slot that is cut off would lose WAL that a log store still needs.
     set("max_slot_wal_keep_size", "-1".to_owned());
     if facts.major >= PgMajor::V15 {
@@ -126,7 +141,10 @@ pub fn server_settings(
 
 /// `ANY q ("a", "b")`.
 fn standby_names(quorum: usize, log_stores: &[String]) -> String {
-    let names: Vec<String> = log_stores.iter().map(|name| format!("\"{name}\"")).collect();
+    let names: Vec<String> = log_stores
+        .iter()
+        .map(|name| format!("\"{name}\""))
+        .collect();
     format!("ANY {quorum} ({})", names.join(", "))
 }
 
@@ -144,13 +162,19 @@ fn at_least(configured: Option<u32>) -> u32 {
 /// The resource managers the user asked for, and ours.
 fn image_redo(configured: Option<&str>) -> String {
     let configured = configured.unwrap_or_default();
-    let mut names: Vec<&str> =
-        configured.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
+    let mut names: Vec<&str> = configured
+        .split(',')
+        .map(str::trim)
+        .filter(|name| !name.is_empty())
+        .collect();
     if names.iter().any(|name| name.eq_ignore_ascii_case("all")) {
         return "all".to_owned();
     }
     for name in IMAGE_REDO {
-        if !names.iter().any(|present| present.eq_ignore_ascii_case(name)) {
+        if !names
+            .iter()
+            .any(|present| present.eq_ignore_ascii_case(name))
+        {
             names.push(name);
         }
     }
@@ -161,7 +185,9 @@ fn io_method(user: &UserSettings) -> Result<String, SettingsError> {
     match user.io_method.as_deref() {
         None => Ok("worker".to_owned()),
         Some(value @ ("worker" | "sync")) => Ok(value.to_owned()),
-        Some(value) => Err(SettingsError::IoMethod { value: value.to_owned() }),
+        Some(value) => Err(SettingsError::IoMethod {
+            value: value.to_owned(),
+        }),
     }
 }
 
@@ -179,10 +205,16 @@ mod tests {
     use super::*;
 
     fn value<'a>(settings: &'a [(String, String)], name: &str) -> Option<&'a str> {
-        settings.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+        settings
+            .iter()
+            .find(|(key, _)| key == name)
+            .map(|(_, value)| value.as_str())
     }
 
-    fn settings(major: PgMajor, user: &UserSettings) -> Result<Vec<(String, String)>, SettingsError> {
+    fn settings(
+        major: PgMajor,
+        user: &UserSettings,
+    ) -> Result<Vec<(String, String)>, SettingsError> {
         let log_stores: Vec<String> = (0..3).map(crate::layout::log_store_name).collect();
         server_settings(
             &ServerFacts {
@@ -227,9 +259,18 @@ mod tests {
         assert_eq!(value(&all, "wal_level"), Some("logical"));
         assert_eq!(value(&all, "max_wal_senders"), Some("40"));
         assert_eq!(value(&all, "max_replication_slots"), Some("10"));
-        assert_eq!(value(&all, "wal_consistency_checking"), Some("heap,GIN,gist,spgist,hash,brin"));
-        let minimal = UserSettings { wal_level: Some("minimal".to_owned()), ..user };
-        assert_eq!(value(&settings(PgMajor::V15, &minimal).unwrap(), "wal_level"), Some("replica"));
+        assert_eq!(
+            value(&all, "wal_consistency_checking"),
+            Some("heap,GIN,gist,spgist,hash,brin")
+        );
+        let minimal = UserSettings {
+            wal_level: Some("minimal".to_owned()),
+            ..user
+        };
+        assert_eq!(
+            value(&settings(PgMajor::V15, &minimal).unwrap(), "wal_level"),
+            Some("replica")
+        );
     }
 
     #[test]
@@ -243,8 +284,14 @@ mod tests {
 
     #[test]
     fn io_uring_is_refused_with_the_remedy() {
-        let user = UserSettings { io_method: Some("io_uring".to_owned()), ..UserSettings::default() };
+        let user = UserSettings {
+            io_method: Some("io_uring".to_owned()),
+            ..UserSettings::default()
+        };
         let error = settings(PgMajor::V18, &user).unwrap_err().to_string();
-        assert!(error.contains("io_uring") && error.contains("worker or sync"), "{error}");
+        assert!(
+            error.contains("io_uring") && error.contains("worker or sync"),
+            "{error}"
+        );
     }
 }

@@ -68,10 +68,16 @@ impl LogStoreClient {
     ///
     /// # Errors
     /// [`StoreError`].
-    pub fn status(&mut self, request: &LogRequest, attachment: &[u8]) -> Result<LogStatus, StoreError> {
+    pub fn status(
+        &mut self,
+        request: &LogRequest,
+        attachment: &[u8],
+    ) -> Result<LogStatus, StoreError> {
         match self.call(request, attachment)? {
             (LogResponse::Status(status), _) => Ok(status),
-            _ => Err(StoreError::Unexpected { name: self.name.clone() }),
+            _ => Err(StoreError::Unexpected {
+                name: self.name.clone(),
+            }),
         }
     }
 
@@ -82,7 +88,9 @@ impl LogStoreClient {
     pub fn read_wal(&mut self, from: Lsn, max_bytes: u32) -> Result<Vec<u8>, StoreError> {
         match self.call(&LogRequest::ReadWal { from, max_bytes }, &[])? {
             (LogResponse::Wal { .. }, bytes) => Ok(bytes),
-            _ => Err(StoreError::Unexpected { name: self.name.clone() }),
+            _ => Err(StoreError::Unexpected {
+                name: self.name.clone(),
+            }),
         }
     }
 
@@ -91,12 +99,17 @@ impl LogStoreClient {
         request: &LogRequest,
         attachment: &[u8],
     ) -> Result<(LogResponse, Vec<u8>), StoreError> {
-        let unreachable = |source| StoreError::Unreachable { name: self.name.clone(), source };
+        let unreachable = |source| StoreError::Unreachable {
+            name: self.name.clone(),
+            source,
+        };
         let (response, bytes) = self.client.call(request, attachment).map_err(unreachable)?;
         match response {
-            LogResponse::Refused { message, fenced_by } => {
-                Err(StoreError::Refused { name: self.name.clone(), message, fenced_by })
-            }
+            LogResponse::Refused { message, fenced_by } => Err(StoreError::Refused {
+                name: self.name.clone(),
+                message,
+                fenced_by,
+            }),
             response => Ok((response, bytes)),
         }
     }
@@ -114,7 +127,9 @@ impl StorageClient {
     /// A client that connects when it is first used.
     #[must_use]
     pub fn new(endpoint: &rpc::Endpoint, timeout: Duration) -> StorageClient {
-        StorageClient { client: rpc::Client::lazy(endpoint, timeout) }
+        StorageClient {
+            client: rpc::Client::lazy(endpoint, timeout),
+        }
     }
 
     /// The node's status.
@@ -124,7 +139,9 @@ impl StorageClient {
     pub fn status(&mut self) -> Result<StorageStatus, StoreError> {
         match self.call(&StorageRequest::Status)? {
             StorageResponse::Status(status) => Ok(status),
-            _ => Err(StoreError::Unexpected { name: STORAGE.to_owned() }),
+            _ => Err(StoreError::Unexpected {
+                name: STORAGE.to_owned(),
+            }),
         }
     }
 
@@ -137,17 +154,24 @@ impl StorageClient {
         self.client.set_timeout(wait + Duration::from_secs(10));
         match self.call(&StorageRequest::Skeleton { lsn, wait_ms })? {
             StorageResponse::Skeleton(skeleton) => Ok(*skeleton),
-            _ => Err(StoreError::Unexpected { name: STORAGE.to_owned() }),
+            _ => Err(StoreError::Unexpected {
+                name: STORAGE.to_owned(),
+            }),
         }
     }
 
     fn call(&mut self, request: &StorageRequest) -> Result<StorageResponse, StoreError> {
-        let unreachable = |source| StoreError::Unreachable { name: STORAGE.to_owned(), source };
+        let unreachable = |source| StoreError::Unreachable {
+            name: STORAGE.to_owned(),
+            source,
+        };
         let (response, _) = self.client.call(request, &[]).map_err(unreachable)?;
         match response {
-            StorageResponse::Refused { message } => {
-                Err(StoreError::Refused { name: STORAGE.to_owned(), message, fenced_by: None })
-            }
+            StorageResponse::Refused { message } => Err(StoreError::Refused {
+                name: STORAGE.to_owned(),
+                message,
+                fenced_by: None,
+            }),
             response => Ok(response),
         }
     }

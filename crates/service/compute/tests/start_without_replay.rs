@@ -6,6 +6,13 @@
 //! files. Records that change nothing are appended to reach the place wanted. The sparse relation
 //! files are then filled with the originals, so no shim is needed: what is judged is everything else.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
@@ -20,7 +27,9 @@ use pg_types::{
     BLCKSZ, ForkNumber, Lsn, RelFileLocator, RelFork, SegmentSize, Slru, TimelineId, XLOG_BLCKSZ,
 };
 use pg_wal::{RmgrId, WalGeometry, WalStream, encode_record, place_record};
-use shim_abi::wire::{FRAME_BYTES, GetPages, Hello, HelloReply, PageReply, STATUS_PAGE, STATUS_ZERO};
+use shim_abi::wire::{
+    FRAME_BYTES, GetPages, Hello, HelloReply, PageReply, STATUS_PAGE, STATUS_ZERO,
+};
 use testkit::{OrdinaryUser, PgBinaries, StockServer};
 
 const SEGMENT: u64 = 1 << 20;
@@ -46,7 +55,11 @@ impl Log {
         stream.push(from, &bytes).unwrap();
         while let Ok(Some(_)) = stream.next_record() {}
         let (end, last_record) = (stream.record_end(), stream.last_record());
-        assert_eq!(last_record, control.checkpoint_lsn(), "the last record is the shutdown checkpoint");
+        assert_eq!(
+            last_record,
+            control.checkpoint_lsn(),
+            "the last record is the shutdown checkpoint"
+        );
         let geometry = WalGeometry {
             major: control.major(),
             system_identifier: control.system_identifier(),
@@ -54,7 +67,13 @@ impl Log {
             timeline,
         };
         let kept = usize::try_from(end.since(from)).unwrap();
-        Log { geometry, end, last_record, from, bytes: bytes[..kept].to_vec() }
+        Log {
+            geometry,
+            end,
+            last_record,
+            from,
+            bytes: bytes[..kept].to_vec(),
+        }
     }
 
     fn append(&mut self, main: usize) {
@@ -102,8 +121,11 @@ fn serve_one(pgdata: &Path, mut stream: UnixStream) {
     let mut frame = [0; FRAME_BYTES];
     stream.read_exact(&mut frame).unwrap();
     let hello = Hello::decode(&frame).unwrap();
-    let welcome =
-        HelloReply { status: STATUS_PAGE, payload: 0, system_identifier: hello.system_identifier };
+    let welcome = HelloReply {
+        status: STATUS_PAGE,
+        payload: 0,
+        system_identifier: hello.system_identifier,
+    };
     stream.write_all(&welcome.encode()).unwrap();
     while stream.read_exact(&mut frame).is_ok() {
         let get = GetPages::decode(&frame).unwrap();
@@ -130,12 +152,22 @@ fn serve_one(pgdata: &Path, mut stream: UnixStream) {
 }
 
 fn read_page(pgdata: &Path, get: &GetPages, block: u32, page: &mut [u8; BLCKSZ]) -> bool {
-    let slru = Slru::ALL.into_iter().find(|slru| get.space == 0 && *slru as u32 == get.rel);
+    let slru = Slru::ALL
+        .into_iter()
+        .find(|slru| get.space == 0 && *slru as u32 == get.rel);
     let (path, block) = match slru {
-        Some(slru) => (pgdata.join(slru.directory()).join(format!("{:04X}", block / 32)), block % 32),
+        Some(slru) => (
+            pgdata
+                .join(slru.directory())
+                .join(format!("{:04X}", block / 32)),
+            block % 32,
+        ),
         None => {
             let fork = ForkNumber::try_from(u32::from(get.fork)).unwrap();
-            (pgdata.join(format!("base/{}/{}{}", get.db, get.rel, fork.suffix())), block)
+            (
+                pgdata.join(format!("base/{}/{}{}", get.db, get.rel, fork.suffix())),
+                block,
+            )
         }
     };
     fs::File::open(path)
@@ -146,7 +178,9 @@ fn read_page(pgdata: &Path, get: &GetPages, block: u32, page: &mut [u8; BLCKSZ])
 /// Fork and relation number in a file name such as `1259_vm`; `None` for other files and segments.
 fn relation_file(name: &str) -> Option<(u32, ForkNumber)> {
     let (number, suffix) = name.split_at(name.find('_').unwrap_or(name.len()));
-    let fork = ForkNumber::ALL.into_iter().find(|fork| fork.suffix() == suffix)?;
+    let fork = ForkNumber::ALL
+        .into_iter()
+        .find(|fork| fork.suffix() == suffix)?;
     Some((number.parse().ok()?, fork))
 }
 
@@ -173,13 +207,22 @@ fn skeleton(pgdata: &Path, control: &ControlFile, log: &Log) -> Skeleton {
     };
     let mut directories = vec![(pgdata.join("global"), RelFileLocator::GLOBAL_TABLESPACE, 0)];
     for entry in fs::read_dir(pgdata.join("base")).unwrap().flatten() {
-        let Ok(db) = entry.file_name().to_string_lossy().parse::<u32>() else { continue };
+        let Ok(db) = entry.file_name().to_string_lossy().parse::<u32>() else {
+            continue;
+        };
         directories.push((entry.path(), RelFileLocator::DEFAULT_TABLESPACE, db));
-        skeleton.databases.push(DatabaseDir { spc: RelFileLocator::DEFAULT_TABLESPACE, db });
+        skeleton.databases.push(DatabaseDir {
+            spc: RelFileLocator::DEFAULT_TABLESPACE,
+            db,
+        });
     }
     for (directory, spc, db) in directories {
         let map = fs::read(directory.join("pg_filenode.map")).unwrap();
-        skeleton.relation_maps.push(RelationMap { spc, db, bytes: hex(&map) });
+        skeleton.relation_maps.push(RelationMap {
+            spc,
+            db,
+            bytes: hex(&map),
+        });
         let names: Vec<(String, u64)> = fs::read_dir(&directory)
             .unwrap()
             .flatten()
@@ -189,23 +232,37 @@ fn skeleton(pgdata: &Path, control: &ControlFile, log: &Log) -> Skeleton {
             })
             .collect();
         for (name, size) in &names {
-            let Some((rel, fork)) = relation_file(name) else { continue };
-            let unlogged = names.iter().any(|(other, _)| *other == format!("{rel}_init"));
+            let Some((rel, fork)) = relation_file(name) else {
+                continue;
+            };
+            let unlogged = names
+                .iter()
+                .any(|(other, _)| *other == format!("{rel}_init"));
             if unlogged && fork != ForkNumber::Init {
                 continue;
             }
             let locator = RelFileLocator { spc, db, rel };
             let blocks = u32::try_from(size / BLCKSZ as u64).unwrap();
-            skeleton.relations.push(RelationSize { fork: RelFork { locator, fork }, blocks });
+            skeleton.relations.push(RelationSize {
+                fork: RelFork { locator, fork },
+                blocks,
+            });
         }
     }
     for slru in Slru::ALL {
-        for entry in fs::read_dir(pgdata.join(slru.directory())).unwrap().flatten() {
+        for entry in fs::read_dir(pgdata.join(slru.directory()))
+            .unwrap()
+            .flatten()
+        {
             let name = entry.file_name();
             let first = u32::from_str_radix(&name.to_string_lossy(), 16).unwrap() * 32;
             let pages = u32::try_from(entry.metadata().unwrap().len() / BLCKSZ as u64).unwrap();
             if pages > 0 {
-                skeleton.slrus.push(SlruRange { slru, first, last: first + pages - 1 });
+                skeleton.slrus.push(SlruRange {
+                    slru,
+                    first,
+                    last: first + pages - 1,
+                });
             }
         }
     }
@@ -228,10 +285,19 @@ fn fill(pgdata: &Path, built: &BuiltDirectory, skeleton: &Skeleton) {
             "size of {name}"
         );
         if relation.fork.fork == ForkNumber::Init {
-            assert_eq!(fs::read(&target).unwrap(), fs::read(pgdata.join(&name)).unwrap(), "{name}");
+            assert_eq!(
+                fs::read(&target).unwrap(),
+                fs::read(pgdata.join(&name)).unwrap(),
+                "{name}"
+            );
         } else {
             let original = fs::read(pgdata.join(&name)).unwrap();
-            fs::OpenOptions::new().write(true).open(&target).unwrap().write_all_at(&original, 0).unwrap();
+            fs::OpenOptions::new()
+                .write(true)
+                .open(&target)
+                .unwrap()
+                .write_all_at(&original, 0)
+                .unwrap();
         }
     }
 }
@@ -246,7 +312,12 @@ fn give_to(user: &OrdinaryUser, path: &Path) {
 }
 
 /// Starts a stock server on the built directory and asks it for what the original held.
-fn starts_and_answers(dir: &Path, binaries: &PgBinaries, built: &BuiltDirectory, timeline: TimelineId) {
+fn starts_and_answers(
+    dir: &Path,
+    binaries: &PgBinaries,
+    built: &BuiltDirectory,
+    timeline: TimelineId,
+) {
     let user = OrdinaryUser::current().unwrap();
     give_to(&user, dir);
     fs::write(built.pgdata.join("postgresql.conf"), "").unwrap();
@@ -257,7 +328,14 @@ fn starts_and_answers(dir: &Path, binaries: &PgBinaries, built: &BuiltDirectory,
         .command(&binaries.directory().join("postgres"))
         .arg("-D")
         .arg(&built.pgdata)
-        .args(["-c", "listen_addresses=", "-c", "fsync=off", "-c", "restart_after_crash=off"])
+        .args([
+            "-c",
+            "listen_addresses=",
+            "-c",
+            "fsync=off",
+            "-c",
+            "restart_after_crash=off",
+        ])
         .arg("-c")
         .arg(format!("unix_socket_directories={}", dir.display()))
         .stderr(log)
@@ -267,7 +345,14 @@ fn starts_and_answers(dir: &Path, binaries: &PgBinaries, built: &BuiltDirectory,
         let host = dir.to_str().unwrap();
         let mut client =
             pg_client::PgClient::connect(host, 5432, "postgres", "postgres", &[], false).ok()?;
-        Some(client.simple_query(sql).unwrap().value(0).unwrap().to_owned())
+        Some(
+            client
+                .simple_query(sql)
+                .unwrap()
+                .value(0)
+                .unwrap()
+                .to_owned(),
+        )
     };
     let begun = std::time::Instant::now();
     let sum = loop {
@@ -275,14 +360,32 @@ fn starts_and_answers(dir: &Path, binaries: &PgBinaries, built: &BuiltDirectory,
             break sum;
         }
         let text = || fs::read_to_string(dir.join("log")).unwrap();
-        assert!(server.try_wait().unwrap().is_none(), "the server ended:\n{}", text());
-        assert!(begun.elapsed().as_secs() < 60, "the server does not get ready:\n{}", text());
+        assert!(
+            server.try_wait().unwrap().is_none(),
+            "the server ended:\n{}",
+            text()
+        );
+        assert!(
+            begun.elapsed().as_secs() < 60,
+            "the server does not get ready:\n{}",
+            text()
+        );
         std::thread::sleep(std::time::Duration::from_millis(10));
     };
     assert_eq!(sum, "1000 500500");
-    assert_eq!(ask("SELECT count(*) FROM lost").unwrap(), "0", "unlogged tables are empty after a crash");
-    assert_eq!(ask("INSERT INTO lost VALUES (1) RETURNING id").unwrap(), "1");
-    assert_eq!(ask("INSERT INTO kept VALUES (1001) RETURNING id").unwrap(), "1001");
+    assert_eq!(
+        ask("SELECT count(*) FROM lost").unwrap(),
+        "0",
+        "unlogged tables are empty after a crash"
+    );
+    assert_eq!(
+        ask("INSERT INTO lost VALUES (1) RETURNING id").unwrap(),
+        "1"
+    );
+    assert_eq!(
+        ask("INSERT INTO kept VALUES (1001) RETURNING id").unwrap(),
+        "1001"
+    );
     let now = ask("SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)").unwrap();
     assert_eq!(now, format!("{:08X}", timeline.0));
     assert_eq!(ask("CHECKPOINT; SELECT 1").unwrap(), "1");
@@ -309,14 +412,27 @@ fn places(log: &Log) -> Vec<(&'static str, Lsn)> {
 
 fn every_place(major: u32) {
     let binaries = PgBinaries::find(major).unwrap();
-    let dir = tempfile::Builder::new().prefix("strandline-start-").tempdir().unwrap();
-    fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-    let mut stock =
-        StockServer::init(binaries.clone(), &dir.path().join("stock"), &["--wal-segsize=1"], &[]).unwrap();
+    let dir = tempfile::Builder::new()
+        .prefix("strandline-start-")
+        .tempdir()
+        .unwrap();
+    fs::set_permissions(
+        dir.path(),
+        std::os::unix::fs::PermissionsExt::from_mode(0o755),
+    )
+    .unwrap();
+    let mut stock = StockServer::init(
+        binaries.clone(),
+        &dir.path().join("stock"),
+        &["--wal-segsize=1"],
+        &[],
+    )
+    .unwrap();
     stock.start().unwrap();
     let host = stock.socket_dir().display().to_string();
     let mut client =
-        pg_client::PgClient::connect(&host, stock.port(), "postgres", "postgres", &[], false).unwrap();
+        pg_client::PgClient::connect(&host, stock.port(), "postgres", "postgres", &[], false)
+            .unwrap();
     client
         .simple_query(
             "CREATE TABLE kept (id int PRIMARY KEY); INSERT INTO kept SELECT generate_series(1, 1000); \
@@ -327,7 +443,8 @@ fn every_place(major: u32) {
     drop(client);
     stock.stop().unwrap();
     let pgdata = stock.data_dir();
-    let control = ControlFile::decode(&fs::read(pgdata.join("global/pg_control")).unwrap()).unwrap();
+    let control =
+        ControlFile::decode(&fs::read(pgdata.join("global/pg_control")).unwrap()).unwrap();
     assert_eq!(control.segment_size(), SegmentSize::new(SEGMENT).unwrap());
     let socket = dir.path().join("pages");
     serve(pgdata.clone(), UnixListener::bind(&socket).unwrap());

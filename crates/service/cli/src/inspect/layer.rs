@@ -14,7 +14,10 @@ use crate::error::{Failure, Outcome};
 pub fn layer(path: &Path) -> Outcome<Inspection> {
     let layer = describe(path).map_err(Failure::from)?;
     let json = serde_json::to_value(&layer)?;
-    Ok(Inspection { text: text(&layer), json })
+    Ok(Inspection {
+        text: text(&layer),
+        json,
+    })
 }
 
 fn text(layer: &LayerDescription) -> String {
@@ -29,7 +32,12 @@ fn text(layer: &LayerDescription) -> String {
         ("entries", layer.entries.to_string()),
     ];
     match &layer.content {
-        LayerContent::Delta { blocks, metadata, longest_chain, longest_chain_page } => {
+        LayerContent::Delta {
+            blocks,
+            metadata,
+            longest_chain,
+            longest_chain_page,
+        } => {
             let page = longest_chain_page.as_deref().unwrap_or("-");
             rows.insert(1, ("kind", "delta".to_owned()));
             rows.push(("blocks", blocks.to_string()));
@@ -47,7 +55,10 @@ fn text(layer: &LayerDescription) -> String {
     for damage in &layer.damage {
         text.push_str(&format!("DAMAGED: {damage}\n"));
     }
-    text.push_str(&format!("\n{:<32}{:>10}{:>10}  blocks\n", "fork", "pages", "entries"));
+    text.push_str(&format!(
+        "\n{:<32}{:>10}{:>10}  blocks\n",
+        "fork", "pages", "entries"
+    ));
     for fork in &layer.forks {
         text.push_str(&format!(
             "{:<32}{:>10}{:>10}  {}..{}\n",

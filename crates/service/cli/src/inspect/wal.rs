@@ -31,23 +31,38 @@ pub fn print(path: &Path, start: Option<Lsn>, limit: Option<u64>, as_json: bool)
     let (major, size) = geometry(first)?;
     let segments = chosen_segments(&files, size, start)?;
     let Some(begin) = segments.first() else {
-        return Err(Failure::new(format!("there is no segment at {}", start.unwrap_or_default())));
+        return Err(Failure::new(format!(
+            "there is no segment at {}",
+            start.unwrap_or_default()
+        )));
     };
     let from = start.unwrap_or_else(|| size.start_of(begin.number));
     let page = Lsn(from.0 - from.0 % XLOG_BLCKSZ).max(size.start_of(begin.number));
     let mut stream = WalStream::scan_from_page(page, major, size);
-    let mut printer = Printer { out: BufWriter::new(io::stdout().lock()), major, from, left: limit.unwrap_or(u64::MAX), as_json };
+    let mut printer = Printer {
+        out: BufWriter::new(io::stdout().lock()),
+        major,
+        from,
+        left: limit.unwrap_or(u64::MAX),
+        as_json,
+    };
     for (index, segment) in segments.iter().enumerate() {
         let at = size.start_of(segment.number).max(page);
-        let mut file = File::open(&segment.path).map_err(|error| io_failure(&segment.path, &error))?;
+        let mut file =
+            File::open(&segment.path).map_err(|error| io_failure(&segment.path, &error))?;
         io::copy(&mut (&mut file).take(size.offset_of(at)), &mut io::sink())
             .map_err(|error| io_failure(&segment.path, &error))?;
         if feed(&mut stream, &mut printer, &mut file, at, &segment.path)? {
             return printer.finish();
         }
-        let gap = segments.get(index + 1).is_some_and(|next| next.number != segment.number + 1);
+        let gap = segments
+            .get(index + 1)
+            .is_some_and(|next| next.number != segment.number + 1);
         if gap {
-            eprintln!("strandline: the segment after {} is missing", segment.path.display());
+            eprintln!(
+                "strandline: the segment after {} is missing",
+                segment.path.display()
+            );
             break;
         }
     }
@@ -64,11 +79,15 @@ fn feed(
 ) -> Outcome<bool> {
     let mut buffer = vec![0; 1 << 20];
     loop {
-        let read = file.read(&mut buffer).map_err(|error| io_failure(path, &error))?;
+        let read = file
+            .read(&mut buffer)
+            .map_err(|error| io_failure(path, &error))?;
         let Some(bytes) = buffer.get(..read).filter(|bytes| !bytes.is_empty()) else {
             return Ok(false);
         };
-        stream.push(at, bytes).map_err(|error| Failure::from(error).during(path.display()))?;
+        stream
+            .push(at, bytes)
+            .map_err(|error| Failure::from(error).during(path.display()))?;
         at = at.advance(read as u64);
         loop {
             match stream.next_record() {
@@ -105,7 +124,12 @@ fn segment_files(path: &Path) -> Outcome<Vec<PathBuf>> {
             Err(error) if directory == path => return Err(io_failure(path, &error)),
             Err(_) => continue,
         };
-        found.extend(entries.flatten().map(|entry| entry.path()).filter(|path| is_segment(path)));
+        found.extend(
+            entries
+                .flatten()
+                .map(|entry| entry.path())
+                .filter(|path| is_segment(path)),
+        );
     }
     found.sort();
     Ok(found)
@@ -123,12 +147,16 @@ fn geometry(path: &Path) -> Outcome<(PgMajor, SegmentSize)> {
     File::open(path)
         .and_then(|file| file.take(XLOG_BLCKSZ).read_to_end(&mut head))
         .map_err(|error| io_failure(path, &error))?;
-    let header = WalPageHeader::decode(&head)
-        .ok_or_else(|| Failure::new(format!("{} is too short for a page of WAL", path.display())))?;
+    let header = WalPageHeader::decode(&head).ok_or_else(|| {
+        Failure::new(format!("{} is too short for a page of WAL", path.display()))
+    })?;
     let major = PgMajor::from_wal_magic(header.magic)
         .map_err(|error| Failure::from(error).during(path.display()))?;
     let long = header.long.ok_or_else(|| {
-        Failure::new(format!("{} does not begin with a segment's header", path.display()))
+        Failure::new(format!(
+            "{} does not begin with a segment's header",
+            path.display()
+        ))
     })?;
     let size = SegmentSize::new(u64::from(long.segment_size))
         .map_err(|error| Failure::from(error).during(path.display()))?;
@@ -136,14 +164,26 @@ fn geometry(path: &Path) -> Outcome<(PgMajor, SegmentSize)> {
 }
 
 /// For each segment number the file of the newest timeline, from the one that holds `start` on.
-fn chosen_segments(files: &[PathBuf], size: SegmentSize, start: Option<Lsn>) -> Outcome<Vec<Segment>> {
+fn chosen_segments(
+    files: &[PathBuf],
+    size: SegmentSize,
+    start: Option<Lsn>,
+) -> Outcome<Vec<Segment>> {
     let mut newest: BTreeMap<u64, (TimelineId, PathBuf)> = BTreeMap::new();
     for path in files {
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let name = path
+            .file_name()
+            .and_then(|name| name.to_str())
+            .unwrap_or_default();
         let Some((timeline, number)) = size.parse_file_name(name) else {
-            return Err(Failure::new(format!("{} is not named as a WAL segment", path.display())));
+            return Err(Failure::new(format!(
+                "{} is not named as a WAL segment",
+                path.display()
+            )));
         };
-        let entry = newest.entry(number).or_insert_with(|| (timeline, path.clone()));
+        let entry = newest
+            .entry(number)
+            .or_insert_with(|| (timeline, path.clone()));
         if timeline > entry.0 {
             *entry = (timeline, path.clone());
         }
@@ -190,7 +230,9 @@ impl Printer<'_> {
     }
 
     fn finish(mut self) -> Outcome<()> {
-        self.out.flush().map_err(|error| Failure::new(format!("stdout: {error}")))
+        self.out
+            .flush()
+            .map_err(|error| Failure::new(format!("stdout: {error}")))
     }
 }
 
@@ -217,7 +259,11 @@ fn as_text(streamed: &StreamedRecord<'_>, record: &Record<'_>) -> String {
             text.push_str(" init");
         }
         if let Some(image) = &block.image {
-            text.push_str(if image.apply { " FPW" } else { " FPW for WAL verification" });
+            text.push_str(if image.apply {
+                " FPW"
+            } else {
+                " FPW for WAL verification"
+            });
         }
     }
     text
