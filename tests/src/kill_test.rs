@@ -234,12 +234,16 @@ fn kill(cluster: &mut Cluster, victim: Victim, random: &mut Random) -> Result<()
     Ok(())
 }
 
-fn wait_until_it_answers(cluster: &Cluster) -> Result<()> {
+/// A connection that has answered a query, as soon as there is one.
+fn wait_until_it_answers(cluster: &Cluster) -> Result<Sql> {
     let deadline = Instant::now() + Duration::from_secs(90);
     loop {
-        let answer = Sql::connect(cluster.port()).and_then(|mut sql| sql.run("SELECT 1"));
+        let answer = Sql::connect(cluster.port()).and_then(|mut sql| {
+            sql.run("SELECT 1")?;
+            Ok(sql)
+        });
         match answer {
-            Ok(_) => return Ok(()),
+            Ok(sql) => return Ok(sql),
             Err(error) if Instant::now() > deadline => {
                 return Err(error.context("the database did not come back within 90 s"));
             }
@@ -294,7 +298,7 @@ fn check_present(
     report.acknowledged = 0;
     report.unknown = 0;
     report.unknown_committed = 0;
-    let mut sql = Sql::connect(cluster.port())?;
+    let mut sql = wait_until_it_answers(cluster)?;
     for (client, (acknowledged, unknown)) in known.iter().enumerate() {
         let rows = retry(
             cluster,
@@ -328,7 +332,7 @@ fn check_present(
 
 /// `amcheck` on every heap and B-tree of the workload and the catalogs, and index scans against heap scans.
 fn check_structures(cluster: &Cluster) -> Result<()> {
-    let mut sql = Sql::connect(cluster.port())?;
+    let mut sql = wait_until_it_answers(cluster)?;
     retry(
         cluster,
         &mut sql,
@@ -375,8 +379,7 @@ fn both_ways(cluster: &Cluster, sql: &mut Sql, query: &str) -> Result<(Rows, Row
         Ok((by_heap, by_index))
     };
     attempt(sql).or_else(|_| {
-        wait_until_it_answers(cluster)?;
-        *sql = Sql::connect(cluster.port())?;
+        *sql = wait_until_it_answers(cluster)?;
         attempt(sql)
     })
 }
@@ -384,16 +387,15 @@ fn both_ways(cluster: &Cluster, sql: &mut Sql, query: &str) -> Result<(Rows, Row
 /// Runs a query that must succeed, on a new connection if a kill took the old one.
 fn retry(cluster: &Cluster, sql: &mut Sql, query: &str) -> Result<Rows> {
     let mut last = None;
-    for _ in 0..3 {
+    for _ in 0..10 {
         match sql.run(query) {
             Ok(rows) => return Ok(rows),
             Err(error) => last = Some(error),
         }
-        wait_until_it_answers(cluster)?;
-        *sql = Sql::connect(cluster.port())?;
+        *sql = wait_until_it_answers(cluster)?;
     }
     Err(last
-        .context("three attempts were made")?
+        .context("attempts were made")?
         .context(query.to_owned()))
 }
 
@@ -421,7 +423,7 @@ fn compare_with_stock(
             reference.run(&workload::transaction(client, *n))?;
         }
     }
-    let mut survivor = Sql::connect(cluster.port())?;
+    let mut survivor = wait_until_it_answers(cluster)?;
     for query in workload::COMPARISONS {
         let (ours, theirs) = (survivor.run(query)?, reference.run(query)?);
         ensure!(

@@ -9,7 +9,7 @@ use pg_types::{Lsn, PageKey};
 
 /// An operation on the store's directory failed.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot {action} {path}: {source}; {}", self.remedy())]
+#[error("cannot {action} {path}: {source} (hint: {})", self.remedy())]
 pub struct DiskError {
     /// What was tried.
     pub action: &'static str,
@@ -52,7 +52,7 @@ impl DiskError {
 
 /// A file holds bytes that cannot be right.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{path} is corrupt at offset {offset}: {what}; {remedy}")]
+#[error("{path} is corrupt at offset {offset}: {what} (hint: {remedy})")]
 pub struct Corruption {
     /// The file.
     pub path: PathBuf,
@@ -78,7 +78,7 @@ pub(crate) const MANIFEST_REMEDY: &str = "restore the file named manifest and th
 #[non_exhaustive]
 pub enum CreateError {
     /// There is one.
-    #[error("{path} holds a page store already; open it, or choose another directory")]
+    #[error("{path} holds a page store already (hint: open it, or choose another directory)")]
     Exists {
         /// The directory.
         path: PathBuf,
@@ -94,21 +94,21 @@ pub enum CreateError {
 pub enum OpenError {
     /// The directory has no manifest.
     #[error(
-        "{path} holds no page store (it has no file named manifest); import a cluster into it first"
+        "{path} holds no page store (it has no file named manifest) (hint: import a cluster into it first)"
     )]
     NoStore {
         /// The directory.
         path: PathBuf,
     },
     /// Another process has it open.
-    #[error("{path} is in use by another storage node; stop that one first")]
+    #[error("{path} is in use by another storage node (hint: stop that one first)")]
     InUse {
         /// The directory.
         path: PathBuf,
     },
     /// A file was written by a newer release.
     #[error(
-        "{path} has format version {found}, this release reads up to {known}; use the release that wrote it, or a later one"
+        "{path} has format version {found}, this release reads up to {known} (hint: use the release that wrote it, or a later one)"
     )]
     NewerFormat {
         /// The file.

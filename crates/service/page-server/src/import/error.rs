@@ -12,7 +12,7 @@ use pg_types::{BlockNumber, Lsn};
 pub enum ImportError {
     /// Not a data directory.
     #[error(
-        "{path} is no PostgreSQL data directory: {missing} is missing; name the directory that initdb made"
+        "{path} is no PostgreSQL data directory: {missing} is missing (hint: name the directory that initdb made)"
     )]
     NoCluster {
         /// The directory given.
@@ -22,7 +22,7 @@ pub enum ImportError {
     },
     /// A server runs on it.
     #[error(
-        "a server (process {pid}) is running on {path}; stop it first: pg_ctl stop -m fast -D {path}"
+        "a server (process {pid}) is running on {path} (hint: stop it first: pg_ctl stop -m fast -D {path})"
     )]
     Running {
         /// The data directory.
@@ -32,7 +32,7 @@ pub enum ImportError {
     },
     /// The cluster was not stopped cleanly.
     #[error(
-        "{path} was not shut down cleanly (its state is \"{state}\"); start and stop it once with its own PostgreSQL: pg_ctl start -D {path} && pg_ctl stop -m fast -D {path}"
+        "{path} was not shut down cleanly (its state is \"{state}\") (hint: start and stop it once with its own PostgreSQL: pg_ctl start -D {path} && pg_ctl stop -m fast -D {path})"
     )]
     Unclean {
         /// The data directory.
@@ -42,7 +42,7 @@ pub enum ImportError {
     },
     /// It is a standby.
     #[error(
-        "{path} is a standby; promote it (pg_ctl promote -D {path}), stop it, and import it then"
+        "{path} is a standby (hint: promote it (pg_ctl promote -D {path}), stop it, and import it then)"
     )]
     Standby {
         /// The data directory.
@@ -50,7 +50,7 @@ pub enum ImportError {
     },
     /// It is a base backup that was never started.
     #[error(
-        "{path} is a base backup that has not been recovered (it has a backup_label); start and stop it once with its own PostgreSQL"
+        "{path} is a base backup that has not been recovered (it has a backup_label) (hint: start and stop it once with its own PostgreSQL)"
     )]
     Backup {
         /// The data directory.
@@ -66,7 +66,7 @@ pub enum ImportError {
     },
     /// A tablespace's directory is not there.
     #[error(
-        "tablespace {oid} lies in {path}, which cannot be read ({source}); mount it, or correct the link in pg_tblspc"
+        "tablespace {oid} lies in {path}, which cannot be read ({source}) (hint: mount it, or correct the link in pg_tblspc)"
     )]
     Tablespace {
         /// Its OID.
@@ -78,7 +78,7 @@ pub enum ImportError {
     },
     /// A page's checksum does not match.
     #[error(
-        "{path}, block {block}: page checksum {computed:04X} differs from the stored {stored:04X}; the cluster is damaged: restore it from a backup before importing it"
+        "{path}, block {block}: page checksum {computed:04X} differs from the stored {stored:04X} (hint: the cluster is damaged: restore it from a backup before importing it)"
     )]
     Checksum {
         /// The file.
@@ -91,7 +91,7 @@ pub enum ImportError {
         computed: u16,
     },
     /// A small file is damaged.
-    #[error("{path} is damaged: {reason}; restore it from a backup before importing the cluster")]
+    #[error("{path} is damaged: {reason} (hint: restore it from a backup before importing the cluster)")]
     Damaged {
         /// The file.
         path: PathBuf,
@@ -100,7 +100,7 @@ pub enum ImportError {
     },
     /// The shutdown checkpoint is not in the WAL.
     #[error(
-        "the shutdown checkpoint at {lsn} that pg_control names is not in {path}: {reason}; start and stop the cluster once with its own PostgreSQL"
+        "the shutdown checkpoint at {lsn} that pg_control names is not in {path}: {reason} (hint: start and stop the cluster once with its own PostgreSQL)"
     )]
     Checkpoint {
         /// Where it should be.
@@ -111,7 +111,7 @@ pub enum ImportError {
         reason: String,
     },
     /// There is something where the store is to be made.
-    #[error("{path} is not empty; choose another directory, or remove what is in it")]
+    #[error("{path} is not empty (hint: choose another directory, or remove what is in it)")]
     Occupied {
         /// The directory.
         path: PathBuf,
