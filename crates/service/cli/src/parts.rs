@@ -7,7 +7,7 @@
 use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -145,6 +145,12 @@ impl PartProcess {
     fn reap(&mut self) -> Option<String> {
         let how = match self.child.as_mut()?.try_wait() {
             Ok(None) => return None,
+            // What it wrote before somebody killed it does not say why.
+            Ok(Some(status)) if status.signal().is_some() => {
+                self.child = None;
+                self.info.lock().pid = None;
+                return Some(status.to_string());
+            }
             Ok(Some(status)) => status.to_string(),
             Err(error) => error.to_string(),
         };
