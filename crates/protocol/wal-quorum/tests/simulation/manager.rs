@@ -13,15 +13,29 @@ use crate::weakness::Weakness;
 pub enum Request {
     Status,
     Promise(TimelineId),
-    Read { from: Lsn, len: usize },
-    Write { promised: TimelineId, target: History, at: Lsn, bytes: Vec<Byte> },
-    Begin { target: History, bytes: Vec<Byte> },
+    Read {
+        from: Lsn,
+        len: usize,
+    },
+    Write {
+        promised: TimelineId,
+        target: History,
+        at: Lsn,
+        bytes: Vec<Byte>,
+    },
+    Begin {
+        target: History,
+        bytes: Vec<Byte>,
+    },
 }
 
 #[derive(Debug, Clone)]
 pub enum Answer {
     Status(Status),
-    Wal { timeline: TimelineId, bytes: Vec<Byte> },
+    Wal {
+        timeline: TimelineId,
+        bytes: Vec<Byte>,
+    },
     Refused,
 }
 
@@ -41,9 +55,16 @@ pub enum Step {
 /// What the world has to do for a manager.
 #[derive(Debug)]
 pub enum Command {
-    Send { store: usize, serial: u32, request: Request },
+    Send {
+        store: usize,
+        serial: u32,
+        request: Request,
+    },
     /// The timeline began on a quorum, at the end of `wal`.
-    Chose { timeline: TimelineId, wal: Vec<Byte> },
+    Chose {
+        timeline: TimelineId,
+        wal: Vec<Byte>,
+    },
     Launch,
 }
 
@@ -106,7 +127,9 @@ impl Manager {
 
     /// Where the timeline begins.
     pub fn end(&self) -> Lsn {
-        self.chosen.as_ref().map_or(Lsn::INVALID, |(_, status)| status.record_end)
+        self.chosen
+            .as_ref()
+            .map_or(Lsn::INVALID, |(_, status)| status.record_end)
     }
 
     /// The history that its server continues.
@@ -119,7 +142,11 @@ impl Manager {
         self.serial += 1;
         let serial = self.serial;
         self.waiting.insert(store, serial);
-        self.commands.push(Command::Send { store, serial, request });
+        self.commands.push(Command::Send {
+            store,
+            serial,
+            request,
+        });
     }
 
     /// Stops waiting for the answers that have not come.
@@ -155,14 +182,13 @@ impl Manager {
 
     /// Every answer that will be waited for is there.
     fn proceed(&mut self) {
-        let needed = match self.weakness {
-            Some(Weakness::OnePromise) => 1,
-            _ => promises_needed(self.stores, self.quorum),
-        };
+        let needed = promises_needed(self.stores, self.quorum);
         match self.step {
             Step::Gather if self.answered.len() >= needed => {
                 let highest = self.answered.iter();
-                let highest = highest.map(|(_, it)| it.promised.max(it.history.timeline())).max();
+                let highest = highest
+                    .map(|(_, it)| it.promised.max(it.history.timeline()))
+                    .max();
                 self.timeline = highest.unwrap_or_default().next();
                 self.step = Step::Promise;
                 for (store, _) in std::mem::take(&mut self.answered) {
@@ -191,11 +217,17 @@ impl Manager {
     fn choose(&mut self) {
         let by_end_only = self.weakness == Some(Weakness::LongestLog);
         let candidate = |(_, status): &(usize, Status)| Candidate {
-            timeline: if by_end_only { TimelineId(0) } else { status.history.timeline() },
+            timeline: if by_end_only {
+                TimelineId(0)
+            } else {
+                status.history.timeline()
+            },
             record_end: status.record_end,
         };
         let candidates: Vec<Candidate> = self.answered.iter().map(candidate).collect();
-        let Some(best) = choose_history(&candidates) else { return self.die() };
+        let Some(best) = choose_history(&candidates) else {
+            return self.die();
+        };
         let chosen = self.answered.swap_remove(best);
         self.members = vec![chosen.0];
         self.behind = self.answered.drain(..).collect();
@@ -206,9 +238,13 @@ impl Manager {
     }
 
     fn catch_up_next(&mut self) {
-        let Some((source, chosen)) = self.chosen.clone() else { return self.die() };
+        let Some((source, chosen)) = self.chosen.clone() else {
+            return self.die();
+        };
         loop {
-            let Some((store, status)) = self.behind.front() else { break };
+            let Some((store, status)) = self.behind.front() else {
+                break;
+            };
             if status.history == chosen.history && status.record_end == chosen.record_end {
                 self.members.push(*store);
                 self.behind.pop_front();
@@ -233,7 +269,13 @@ impl Manager {
         let left = index(self.end()) - index(self.copied);
         if left > 0 {
             let from = self.copied;
-            self.send(source, Request::Read { from, len: left.min(7) });
+            self.send(
+                source,
+                Request::Read {
+                    from,
+                    len: left.min(7),
+                },
+            );
         } else {
             self.write(Vec::new());
         }
@@ -245,15 +287,25 @@ impl Manager {
         };
         let (target, at, store) = (chosen.history.clone(), self.copied, *store);
         self.copied = self.copied.advance(bytes.len() as u64);
-        self.send(store, Request::Write { promised: self.timeline, target, at, bytes });
+        self.send(
+            store,
+            Request::Write {
+                promised: self.timeline,
+                target,
+                at,
+                bytes,
+            },
+        );
     }
 
     fn copied(&mut self, answer: Answer) {
-        let Some((source, chosen)) = self.chosen.clone() else { return self.die() };
+        let Some((source, chosen)) = self.chosen.clone() else {
+            return self.die();
+        };
         match answer {
             Answer::Wal { timeline, bytes } => {
-                let unchecked = self.weakness == Some(Weakness::ReadUnchecked);
-                if !bytes.is_empty() && (unchecked || timeline == chosen.history.timeline()) {
+                // Another timeline: somebody else has had this store go on with another history.
+                if !bytes.is_empty() && timeline == chosen.history.timeline() {
                     self.write(bytes);
                 }
             }
@@ -269,16 +321,27 @@ impl Manager {
     }
 
     fn begin(&mut self, step: Step, bytes: Vec<Byte>) {
-        let Some(target) = self.target() else { return self.die() };
+        let Some(target) = self.target() else {
+            return self.die();
+        };
         self.step = step;
         for store in std::mem::take(&mut self.members) {
-            self.send(store, Request::Begin { target: target.clone(), bytes: bytes.clone() });
+            self.send(
+                store,
+                Request::Begin {
+                    target: target.clone(),
+                    bytes: bytes.clone(),
+                },
+            );
         }
     }
 
     fn chose(&mut self) {
         let wal = self.wal.clone();
-        self.commands.push(Command::Chose { timeline: self.timeline, wal });
+        self.commands.push(Command::Chose {
+            timeline: self.timeline,
+            wal,
+        });
     }
 
     fn begun(&mut self) {

@@ -36,6 +36,8 @@ pub struct Store {
     pub fence: Fence,
     /// Received for the session, not durable.
     pub buffer: Vec<Byte>,
+    /// Where that begins.
+    pub buffer_at: usize,
     pub session: Option<Session>,
     pub peers: Vec<Option<Position>>,
     pub quorum: Lsn,
@@ -52,6 +54,7 @@ impl Store {
             history: History::root(TimelineId(1)),
             fence: Fence::new(TimelineId(1)),
             buffer: Vec::new(),
+            buffer_at: 0,
             session: None,
             peers: vec![None; stores],
             quorum: Lsn::INVALID,
@@ -73,7 +76,11 @@ impl Store {
             promised: self.fence.promised(),
             history: self.history.clone(),
             record_end: lsn(record_end(&self.wal)),
-            wal: self.wal.get(..record_end(&self.wal)).unwrap_or(&[]).to_vec(),
+            wal: self
+                .wal
+                .get(..record_end(&self.wal))
+                .unwrap_or(&[])
+                .to_vec(),
         }
     }
 
@@ -101,15 +108,8 @@ impl Store {
         at: Lsn,
         bytes: &[Byte],
     ) -> Result<(), Refused> {
-        if self.weakness == Some(Weakness::LateCatchUp) {
-            if self.fence.promised() != promised {
-                return Err(Refused);
-            }
-        } else {
-            let ours = self.timeline();
-            let admitted = self.fence.admit_catch_up(promised, ours);
-            admitted.map_err(|_| Refused)?;
-        }
+        let admitted = self.fence.admit_catch_up(promised, self.timeline());
+        admitted.map_err(|_| Refused)?;
         self.append_on(target, at, bytes)
     }
 
@@ -155,8 +155,29 @@ impl Store {
         if self.timeline() != timeline {
             return Err(Refused);
         }
-        self.wal.append(&mut self.buffer);
+        self.write(self.buffer.len());
         Ok(self.flushed())
+    }
+
+    /// Takes from the server whatever follows what was received.
+    pub fn take(&mut self, sent: &[Byte], len: usize) {
+        if self.buffer.is_empty() {
+            self.buffer_at = self.wal.len();
+        }
+        let received = self.buffer_at + self.buffer.len();
+        self.buffer.extend(sent.iter().skip(received).take(len));
+    }
+
+    /// Writes `len` bytes of the batch; what the store has already is skipped.
+    fn write(&mut self, len: usize) {
+        if len == 0 || self.buffer_at > self.wal.len() {
+            // A gap ends the session.
+            return self.buffer.clear();
+        }
+        let batch: Vec<Byte> = self.buffer.drain(..len).collect();
+        self.wal
+            .extend(batch.iter().skip(self.wal.len() - self.buffer_at));
+        self.buffer_at += len;
     }
 
     fn append_on(&mut self, target: &History, at: Lsn, bytes: &[Byte]) -> Result<(), Refused> {
@@ -164,7 +185,9 @@ impl Store {
         if at > self.flushed() {
             return Err(Refused);
         }
-        let mut rest = bytes.get(index(self.flushed()) - index(at)..).unwrap_or(&[]);
+        let mut rest = bytes
+            .get(index(self.flushed()) - index(at)..)
+            .unwrap_or(&[]);
         loop {
             self.follow_switches(target)?;
             if rest.is_empty() {
@@ -205,8 +228,7 @@ impl Store {
             && self.fence.admit(session.timeline).is_ok()
             && self.timeline() == session.timeline
         {
-            let kept = self.buffer.len().min(kept);
-            self.wal.extend(self.buffer.drain(..kept));
+            self.write(self.buffer.len().min(kept));
         }
         let partial = self.wal.len() - record_end(&self.wal).max(index(self.history.begin()));
         self.wal.truncate(self.wal.len() - partial.min(forgotten));
@@ -227,7 +249,11 @@ impl Store {
             let mut ends: Vec<Lsn> = peers.filter_map(mine).collect();
             ends.push(self.flushed());
             ends.sort_unstable();
-            ends.iter().rev().nth(quorum - 1).copied().unwrap_or_default()
+            ends.iter()
+                .rev()
+                .nth(quorum - 1)
+                .copied()
+                .unwrap_or_default()
         } else if self.fence.counts(self.timeline()) {
             quorum_lsn(&self.history, self.flushed(), peers, quorum)
         } else {

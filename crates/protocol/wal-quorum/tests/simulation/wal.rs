@@ -26,7 +26,9 @@ pub fn record(writer: u16, record: u16, len: usize) -> Vec<Byte> {
 
 /// End of the last whole record in `wal`.
 pub fn record_end(wal: &[Byte]) -> usize {
-    wal.iter().rposition(|byte| byte.last).map_or(0, |at| at + 1)
+    wal.iter()
+        .rposition(|byte| byte.last)
+        .map_or(0, |at| at + 1)
 }
 
 pub const fn lsn(at: usize) -> Lsn {

@@ -10,14 +10,8 @@ pub enum Weakness {
     /// WAL copied under a promise, or on an older timeline, counts towards the quorum LSN, and a
     /// timeline begins only after the storage node has reached it.
     CountCatchUp,
-    /// A delayed catch-up request is carried out after its timeline began.
-    LateCatchUp,
-    /// A manager does not look at the timeline of the WAL it copies.
-    ReadUnchecked,
     /// A storage node is told of a timeline before anything on it is within the quorum.
     AnnounceEarly,
-    /// A manager is content with one promise.
-    OnePromise,
     /// The longest log is chosen, whatever its timeline.
     LongestLog,
 }

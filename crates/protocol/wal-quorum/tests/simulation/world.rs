@@ -11,16 +11,47 @@ use crate::wal::{Byte, index, lsn, record, record_end};
 use crate::weakness::Weakness;
 
 /// Steps with faults in a run.
-const FAULTY_STEPS: usize = 500;
+const FAULTY_STEPS: usize = 1000;
+
+/// How often each event happens without faults: the order is that of [`World::step`].
+const CALM: [usize; 14] = [400, 120, 80, 50, 40, 50, 60, 40, 30, 10, 0, 0, 0, 0];
+
+/// And with faults; every run makes some of them rarer and some more frequent, since what goes wrong
+/// often needs much of one thing and little of another.
+const FAULTY: [usize; 14] = [400, 120, 80, 50, 40, 50, 40, 40, 30, 15, 8, 4, 8, 15];
+
+/// Messages on their way; beyond that the network loses some.
+const NET_CAPACITY: usize = 24;
 
 /// A message on its way; any of them may come next, or never.
 #[derive(Debug, Clone)]
 enum Envelope {
-    Request { manager: usize, store: usize, serial: u32, request: Request },
-    Answer { manager: usize, store: usize, serial: u32, answer: Answer },
-    Receive { store: usize, primary: usize },
-    Flushed { primary: usize, store: usize, at: usize },
-    Position { to: usize, from: usize, position: Position },
+    Request {
+        manager: usize,
+        store: usize,
+        serial: u32,
+        request: Request,
+    },
+    Answer {
+        manager: usize,
+        store: usize,
+        serial: u32,
+        answer: Answer,
+    },
+    Receive {
+        store: usize,
+        primary: usize,
+    },
+    Flushed {
+        primary: usize,
+        store: usize,
+        at: usize,
+    },
+    Position {
+        to: usize,
+        from: usize,
+        position: Position,
+    },
 }
 
 /// A server.
@@ -67,6 +98,7 @@ pub struct World {
     net: Vec<Envelope>,
     invariants: Invariants,
     faults: bool,
+    weights: [usize; 14],
     trace: Option<Vec<String>>,
     steps: usize,
 }
@@ -83,19 +115,25 @@ macro_rules! note {
 
 impl World {
     pub fn new(seed: u64, stores: usize, quorum: usize, weakness: Option<Weakness>) -> World {
+        let mut chance = Prng::new(seed);
+        let weights = FAULTY.map(|weight| weight * [1, 4, 4, 16][chance.below(4)]);
         let base = record(0, 0, 4);
         World {
             stores: vec![Store::new(&base, stores, weakness); stores],
             managers: Vec::new(),
             primaries: Vec::new(),
-            storage: Storage { wal: base, timeline: TimelineId(1) },
+            storage: Storage {
+                wal: base,
+                timeline: TimelineId(1),
+            },
             tally: Tally::default(),
             quorum,
             weakness,
-            chance: Prng::new(seed),
+            chance,
             net: Vec::new(),
             invariants: Invariants::default(),
             faults: true,
+            weights,
             trace: None,
             steps: 0,
         }
@@ -128,32 +166,47 @@ impl World {
             if liveness::reached(self, since) {
                 return Ok(());
             }
-            if !self.managers.iter().skip(since).any(|it| it.step != Step::Dead) {
+            if !self
+                .managers
+                .iter()
+                .skip(since)
+                .any(|it| it.step != Step::Dead)
+            {
                 self.start_manager();
             }
             self.step()?;
         }
-        Err(format!("liveness: nothing committed within {} steps", liveness::PATIENCE))
+        Err(format!(
+            "liveness: nothing committed within {} steps",
+            liveness::PATIENCE
+        ))
     }
 
     fn step(&mut self) -> Outcome {
         self.steps += 1;
         let store = self.chance.below(self.stores.len());
-        match self.chance.below(100) {
-            0..=34 => self.deliver()?,
-            35..=49 => self.pump(store)?,
-            50..=61 => self.flush(store)?,
-            62..=69 => self.tell_position(store),
-            70..=76 => self.emit(),
-            77..=82 => self.ingest(store)?,
-            83..=87 => self.care(),
-            88..=91 => self.look_at_skeletons()?,
-            92 => self.time_out()?,
-            93 if self.faults => self.lose(),
-            94 if self.faults => self.crash(store),
-            95..=97 => self.restart(store)?,
-            98 if self.faults => self.kill(),
-            99 if self.faults && self.managers.iter().filter(|it| it.is_starting()).count() < 2 => {
+        let weights = if self.faults { self.weights } else { CALM };
+        let mut drawn = self.chance.below(weights.iter().sum());
+        let event = weights.iter().position(|weight| {
+            let hit = drawn < *weight;
+            drawn = drawn.saturating_sub(*weight);
+            hit
+        });
+        match event.unwrap_or(0) {
+            0 => self.deliver()?,
+            1 => self.pump(store)?,
+            2 => self.flush(store)?,
+            3 => self.tell_position(store),
+            4 => self.emit(),
+            5 => self.ingest(store)?,
+            6 => self.care(),
+            7 => self.look_at_skeletons()?,
+            8 => self.restart(store)?,
+            9 => self.time_out()?,
+            10 => self.lose(),
+            11 => self.crash(store),
+            12 => self.kill(),
+            _ if self.managers.iter().filter(|it| it.is_starting()).count() < 3 => {
                 self.start_manager();
             }
             _ => {}
@@ -173,8 +226,17 @@ impl World {
     fn obey(&mut self, manager: usize) -> Outcome {
         for command in std::mem::take(&mut self.managers[manager].commands) {
             match command {
-                Command::Send { store, serial, request } => {
-                    self.net.push(Envelope::Request { manager, store, serial, request });
+                Command::Send {
+                    store,
+                    serial,
+                    request,
+                } => {
+                    self.net.push(Envelope::Request {
+                        manager,
+                        store,
+                        serial,
+                        request,
+                    });
                 }
                 Command::Chose { timeline, wal } => {
                     note!(self, "timeline {timeline} begins at {}", wal.len());
@@ -210,13 +272,43 @@ impl World {
         if self.net.is_empty() {
             return Ok(());
         }
-        let at = self.chance.below(self.net.len());
-        match self.net.swap_remove(at) {
-            Envelope::Request { manager, store, serial, request } if self.stores[store].up => {
-                let answer = self.carry_out(store, request)?;
-                self.net.push(Envelope::Answer { manager, store, serial, answer });
+        while self.net.len() > NET_CAPACITY {
+            let at = self.chance.below(self.net.len());
+            let repeated = matches!(
+                self.net[at],
+                Envelope::Flushed { .. } | Envelope::Position { .. }
+            );
+            if !self.faults && !repeated {
+                break;
             }
-            Envelope::Answer { manager, store, serial, answer } => {
+            self.net.swap_remove(at);
+        }
+        // Rather a young message, so that a few can grow old without everything else doing so.
+        let mut at = self.chance.below(self.net.len());
+        if self.faults {
+            at = at.max(self.chance.below(self.net.len()));
+        }
+        match self.net.remove(at) {
+            Envelope::Request {
+                manager,
+                store,
+                serial,
+                request,
+            } if self.stores[store].up => {
+                let answer = self.carry_out(store, request)?;
+                self.net.push(Envelope::Answer {
+                    manager,
+                    store,
+                    serial,
+                    answer,
+                });
+            }
+            Envelope::Answer {
+                manager,
+                store,
+                serial,
+                answer,
+            } => {
                 self.managers[manager].answer(store, serial, answer);
                 self.obey(manager)?;
             }
@@ -249,11 +341,17 @@ impl World {
             }
             Request::Read { from, len } => {
                 let bytes = it.wal.iter().skip(index(from)).take(len).copied().collect();
-                return Ok(Answer::Wal { timeline: it.timeline(), bytes });
+                return Ok(Answer::Wal {
+                    timeline: it.timeline(),
+                    bytes,
+                });
             }
-            Request::Write { promised, target, at, bytes } => {
-                ("write", it.write_wal(promised, &target, at, &bytes))
-            }
+            Request::Write {
+                promised,
+                target,
+                at,
+                bytes,
+            } => ("write", it.write_wal(promised, &target, at, &bytes)),
             Request::Begin { target, bytes } => ("begin", it.begin(&target, &bytes)),
         };
         let it = &self.stores[store];
@@ -289,9 +387,7 @@ impl World {
         }
         let len = 1 + self.chance.below(9);
         if self.stores[store].timeline() == session.timeline {
-            let it = &mut self.stores[store];
-            let received = it.wal.len() + it.buffer.len();
-            it.buffer.extend(primary.wal.iter().skip(received).take(len));
+            self.stores[store].take(&primary.wal, len);
             return Ok(());
         }
         let target = primary.history.clone();
@@ -317,19 +413,41 @@ impl World {
             let shared = target.common_end(&it.history) >= it.flushed();
             peer.up && shared && target.contains(peer.timeline())
         });
-        let Some((end, _)) = end else { return Vec::new() };
+        let Some((end, _)) = end else {
+            return Vec::new();
+        };
         let to = index(end).min(peer.wal.len());
-        peer.wal.iter().take(to).skip(it.wal.len()).take(len).copied().collect()
+        peer.wal
+            .iter()
+            .take(to)
+            .skip(it.wal.len())
+            .take(len)
+            .copied()
+            .collect()
     }
 
     fn flush(&mut self, store: usize) -> Outcome {
         let it = &mut self.stores[store];
-        let Some(session) = it.session.filter(|_| it.up) else { return Ok(()) };
-        let Ok(flushed) = it.flush(session.timeline) else { return Ok(()) };
-        self.invariants.fencing.acknowledges(store, session.timeline)?;
+        let Some(session) = it.session.filter(|_| it.up) else {
+            return Ok(());
+        };
+        // Nothing new is reported now and then only.
+        if it.buffer.is_empty() && self.chance.below(4) > 0 {
+            return Ok(());
+        }
+        let Ok(flushed) = it.flush(session.timeline) else {
+            return Ok(());
+        };
+        self.invariants
+            .fencing
+            .acknowledges(store, session.timeline)?;
         let at = index(flushed);
         note!(self, "store {store} flushed {at} on {}", session.timeline);
-        self.net.push(Envelope::Flushed { primary: session.primary, store, at });
+        self.net.push(Envelope::Flushed {
+            primary: session.primary,
+            store,
+            at,
+        });
         self.watch(store)
     }
 
@@ -357,7 +475,10 @@ impl World {
         let to = self.chance.below(self.stores.len());
         let it = &self.stores[from];
         if it.up && to != from && self.announces(it.fence, it.timeline()) {
-            let position = Position { timeline: it.timeline(), flushed: it.flushed() };
+            let position = Position {
+                timeline: it.timeline(),
+                flushed: it.flushed(),
+            };
             self.net.push(Envelope::Position { to, from, position });
         }
     }
@@ -369,9 +490,10 @@ impl World {
     fn emit(&mut self) {
         let len = 1 + self.chance.below(6);
         let at = self.chance.below(self.primaries.len());
+        // Its clients wait for their commits sooner or later.
         if let Some(it) = self.primaries.get_mut(at)
             && it.alive
-            && it.wal.len() < 400
+            && it.wal.len() < it.acknowledged + 60
         {
             it.wal.extend(record(it.writer, it.records, len));
             it.records += 1;
@@ -409,13 +531,25 @@ impl World {
         Ok(())
     }
 
-    /// Managers of running servers tell stores that do not receive to do so.
+    /// Managers of running servers tell stores that do not receive from them to do so.
     fn care(&mut self) {
-        let (manager, store) =
-            (self.chance.below(self.managers.len()), self.chance.below(self.stores.len()));
-        let Some(primary) = self.managers.get(manager).and_then(|it| it.primary) else { return };
-        let running = self.managers[manager].step == Step::Running;
-        if running && self.stores[store].session.is_none() {
+        let store = self.chance.below(self.stores.len());
+        let Some(manager) = self.any_manager(|it| it.step == Step::Running) else {
+            return;
+        };
+        let Some(primary) = self.managers[manager].primary else {
+            return;
+        };
+        let it = &self.stores[store];
+        let streaming = it.session.filter(|session| {
+            session.timeline == it.timeline() && self.primaries[session.primary].alive
+        });
+        let cares = match streaming {
+            None => true,
+            Some(_) => it.timeline() != self.primaries[primary].timeline,
+        };
+        let asked = |it: &Envelope| matches!(it, Envelope::Receive { store: to, primary: of } if (*to, *of) == (store, primary));
+        if it.up && cares && !self.net.iter().any(asked) {
             self.net.push(Envelope::Receive { store, primary });
         }
     }
@@ -436,9 +570,17 @@ impl World {
         Ok(())
     }
 
+    fn any_manager(&mut self, wanted: impl Fn(&Manager) -> bool) -> Option<usize> {
+        let found = (0..self.managers.len()).filter(|it| wanted(&self.managers[*it]));
+        let found: Vec<usize> = found.collect();
+        found.get(self.chance.below(found.len())).copied()
+    }
+
     /// A manager's patience ends: sooner or later with faults, only over lost messages without.
     fn time_out(&mut self) -> Outcome {
-        let manager = self.chance.below(self.managers.len());
+        let Some(manager) = self.any_manager(Manager::is_waiting) else {
+            return Ok(());
+        };
         let on_its_way = |it: &Envelope| match it {
             Envelope::Request { manager: of, .. } | Envelope::Answer { manager: of, .. } => {
                 *of == manager
@@ -446,11 +588,12 @@ impl World {
             _ => false,
         };
         let hopeless = !self.net.iter().any(on_its_way);
-        if let Some(it) = self.managers.get_mut(manager)
-            && it.is_waiting()
-            && (self.faults || hopeless)
-        {
-            note!(self, "manager {} waits no longer", self.managers[manager].id);
+        if self.faults || hopeless {
+            note!(
+                self,
+                "manager {} waits no longer",
+                self.managers[manager].id
+            );
             self.managers[manager].give_up_waiting();
             self.obey(manager)?;
         }
@@ -469,7 +612,11 @@ impl World {
         if self.stores[store].up {
             self.stores[store].crash(kept, forgotten);
             self.tally.crashes += 1;
-            note!(self, "store {store} crashes: {}", place(&self.stores[store]));
+            note!(
+                self,
+                "store {store} crashes: {}",
+                place(&self.stores[store])
+            );
         }
     }
 
@@ -481,7 +628,9 @@ impl World {
     /// A manager dies, or a server; the other may live on.
     fn kill(&mut self) {
         let at = self.chance.below(self.managers.len());
-        let Some(it) = self.managers.get_mut(at) else { return };
+        let Some(it) = self.managers.get_mut(at) else {
+            return;
+        };
         let primary = it.primary;
         match (self.chance.below(3), primary) {
             (0, Some(primary)) => {
@@ -498,7 +647,13 @@ impl World {
 
 fn place(store: &Store) -> String {
     let starts = store.history.starts().iter();
-    let starts: Vec<String> = starts.map(|it| format!("{}@{}", it.timeline, it.begin.0)).collect();
+    let starts: Vec<String> = starts
+        .map(|it| format!("{}@{}", it.timeline, it.begin.0))
+        .collect();
     let Lsn(flushed) = store.flushed();
-    format!("{flushed} on {}, promised {}", starts.join(","), store.fence.promised())
+    format!(
+        "{flushed} on {}, promised {}",
+        starts.join(","),
+        store.fence.promised()
+    )
 }

@@ -34,13 +34,4 @@ impl Acknowledged {
             .try_for_each(|it| contained(it, choice))
             .map_err(|what| format!("acknowledged: {what}"))
     }
-
-    /// Most bytes acknowledged by anyone.
-    pub fn end(&self) -> usize {
-        self.settled
-            .iter()
-            .map(|it| it.wal.len())
-            .max()
-            .unwrap_or(0)
-    }
 }
