@@ -241,10 +241,7 @@ impl Manager {
         let Some((source, chosen)) = self.chosen.clone() else {
             return self.die();
         };
-        loop {
-            let Some((store, status)) = self.behind.front() else {
-                break;
-            };
+        while let Some((store, status)) = self.behind.front() {
             if status.history == chosen.history && status.record_end == chosen.record_end {
                 self.members.push(*store);
                 self.behind.pop_front();
