@@ -20,6 +20,8 @@ use crate::page_server::{PageServer, PageSource};
 use crate::receiver::Receiver;
 use crate::status::NodeStatus;
 
+/// How often signals and the store's health are looked at.
+const HEALTH_CHECK: Duration = Duration::from_millis(50);
 /// WAL that has been in memory only for so long is written out, so that the log stores can forget it…
 const LONGEST_IN_MEMORY: Duration = Duration::from_secs(300);
 /// …unless it is so little that a file of its own is not worth it.
@@ -133,17 +135,27 @@ impl Drop for StorageNode {
 
 /// Runs a storage node until SIGTERM or SIGINT, then writes out what is in memory.
 ///
+/// When the store can no longer write, the process ends: a new one resumes from what is on disk and
+/// streams the rest again, so it serves everything again at once and goes on by itself when, for
+/// example, there is space again.
+///
 /// # Errors
-/// When it cannot start, or the last flush fails.
+/// When it cannot start, when the store could not write, or the last flush fails.
 pub fn run(config: &StorageNodeConfig) -> anyhow::Result<()> {
     // Before anything else: a signal during a slow start must not kill a half-open store silently.
     let mut signals = Signals::new([SIGTERM, SIGINT]).context("handling signals")?;
     let node = StorageNode::start(config)?;
     tracing::info!(pages = %config.pages, control = %config.control, "storage node is up");
-    if let Some(signal) = signals.forever().next() {
-        tracing::info!(signal, "stopping");
+    loop {
+        if let Some(signal) = signals.pending().next() {
+            tracing::info!(signal, "stopping");
+            return node.stop();
+        }
+        if let Some(error) = node.store.stats().error {
+            return Err(anyhow::anyhow!("the storage node has stopped: {error}"));
+        }
+        std::thread::sleep(HEALTH_CHECK);
     }
-    node.stop()
 }
 
 pub(crate) fn load_history(store: &PageStore) -> anyhow::Result<ClusterHistory> {

@@ -91,7 +91,9 @@ pub enum ImportError {
         computed: u16,
     },
     /// A small file is damaged.
-    #[error("{path} is damaged: {reason} (hint: restore it from a backup before importing the cluster)")]
+    #[error(
+        "{path} is damaged: {reason} (hint: restore it from a backup before importing the cluster)"
+    )]
     Damaged {
         /// The file.
         path: PathBuf,
