@@ -16,7 +16,7 @@ use testkit::PgBinaries;
 use crate::Effort;
 use crate::pgbench;
 use crate::report::{Report, Series};
-use crate::wal_load::WalLoad;
+use crate::wal_load::{RecordedWal, WalLoad};
 
 /// What one replay did.
 #[derive(Debug, Clone, Copy, Default)]
@@ -50,7 +50,7 @@ pub fn run(binaries: &PgBinaries, effort: &Effort) -> Result<Report> {
         "decoding a pgbench WAL and applying it to its pages on one core, and stock recovery of the same WAL",
         &load.version,
     );
-    let segments = load.segments()?;
+    let segments = load.wal.segments()?;
     let mut ours = Series::new("redo/strandline", "s");
     let mut stock = Series::new("redo/stock recovery", "s");
     let mut rate = Series::new("redo rate/strandline", "million records/s");
@@ -59,7 +59,7 @@ pub fn run(binaries: &PgBinaries, effort: &Effort) -> Result<Report> {
     let mut last = Replayed::default();
     for _ in 0..effort.rounds {
         let begun = Instant::now();
-        last = replay(&load, &segments)?;
+        last = replay(&load.wal, &segments)?;
         let seconds = begun.elapsed().as_secs_f64();
         ours.values.push(seconds);
         rate.values.push(last.records as f64 / 1e6 / seconds);
@@ -118,14 +118,14 @@ fn recover(load: &mut WalLoad) -> Result<f64> {
 ///
 /// # Errors
 /// When a record is not understood or does not fit its page.
-pub fn replay(load: &WalLoad, segments: &[(Lsn, Vec<u8>)]) -> Result<Replayed> {
+pub fn replay(wal: &RecordedWal, segments: &[(Lsn, Vec<u8>)]) -> Result<Replayed> {
     let facts = Facts {
-        major: load.major,
+        major: wal.major,
         hint_lsn: false,
         track_commit_timestamp: false,
     };
-    let mut stream = WalStream::new(load.begin, load.major, load.segment_size);
-    let mut pages = Pages::new(&load.base, load.major);
+    let mut stream = WalStream::new(wal.begin, wal.major, wal.segment_size);
+    let mut pages = Pages::new(&wal.base, wal.major);
     let mut done = Replayed::default();
     let mut changes: Vec<PageChange> = Vec::new();
     let mut encoded = Vec::new();
@@ -138,7 +138,7 @@ pub fn replay(load: &WalLoad, segments: &[(Lsn, Vec<u8>)]) -> Result<Replayed> {
                 // The log of a crashed server ends somewhere in its last segment.
                 Err(_) => return Ok(done),
             };
-            let record = Record::decode(streamed.bytes, load.major)?;
+            let record = Record::decode(streamed.bytes, wal.major)?;
             done.records += 1;
             done.bytes += streamed.end.since(streamed.start);
             changes.clear();
@@ -154,8 +154,8 @@ pub fn replay(load: &WalLoad, segments: &[(Lsn, Vec<u8>)]) -> Result<Replayed> {
                     &mut encoded,
                 );
                 let mini = MiniRecord::decode(&encoded)?;
-                let slim = mini.decode_record(load.major)?;
-                let context = RedoContext { major: load.major };
+                let slim = mini.decode_record(wal.major)?;
+                let context = RedoContext { major: wal.major };
                 redo(
                     pages.get(change.key)?,
                     change.key,

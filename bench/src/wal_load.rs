@@ -23,14 +23,25 @@ const SETTINGS: [(&str, &str); 8] = [
     ("wal_consistency_checking", "gin,gist,spgist,hash,brin"),
 ];
 
-/// Where the pieces lie.
+/// The load, and the server that made it.
 #[derive(Debug)]
 pub struct WalLoad {
-    /// The server, stopped as by a crash; its `pg_wal` holds all of the load.
+    /// The server, stopped as by a crash.
     pub crashed: StockServer,
+    /// What it wrote.
+    pub wal: RecordedWal,
+    /// Its version, for the report.
+    pub version: String,
+}
+
+/// WAL in segment files, and the data directory that it changes.
+#[derive(Debug)]
+pub struct RecordedWal {
     /// Copy of the data directory from before the load.
     pub base: PathBuf,
-    /// Where the load's WAL begins: the end of the shutdown checkpoint before it.
+    /// Directory of the segment files.
+    pub directory: PathBuf,
+    /// Where the load's WAL begins: the shutdown checkpoint record before it.
     pub begin: Lsn,
     /// Timeline of the WAL.
     pub timeline: TimelineId,
@@ -38,8 +49,6 @@ pub struct WalLoad {
     pub segment_size: SegmentSize,
     /// Major of the server.
     pub major: PgMajor,
-    /// Its version, for the report.
-    pub version: String,
 }
 
 impl WalLoad {
@@ -70,34 +79,48 @@ impl WalLoad {
             .arg("-a")
             .arg(server.data_dir())
             .arg(&base))?;
-        let control_path = base.join("global/pg_control");
-        let control = ControlFile::decode(
-            &fs::read(&control_path).with_context(|| control_path.display().to_string())?,
-        )?;
         server.start()?;
         side.run_transactions(2, transactions / 2)?;
         server.crash()?;
+        let wal = RecordedWal::open(&base, &server.data_dir().join("pg_wal"))?;
         Ok(WalLoad {
             crashed: server,
-            base,
+            wal,
+            version,
+        })
+    }
+}
+
+impl RecordedWal {
+    /// The WAL in `directory` from the last checkpoint of the cleanly stopped cluster in `base` on.
+    ///
+    /// # Errors
+    /// When the control file cannot be read.
+    pub fn open(base: &Path, directory: &Path) -> Result<RecordedWal> {
+        let path = base.join("global/pg_control");
+        let bytes = fs::read(&path).with_context(|| path.display().to_string())?;
+        let control = ControlFile::decode(&bytes)?;
+        Ok(RecordedWal {
+            base: base.to_owned(),
+            directory: directory.to_owned(),
             begin: control.checkpoint_lsn(),
             timeline: control.checkpoint().timeline,
             segment_size: control.segment_size(),
             major: control.major(),
-            version,
         })
     }
 
-    /// The load's WAL from [`WalLoad::begin`] on, segment by segment, as far as segments exist.
+    /// The load's WAL from [`RecordedWal::begin`] on, segment by segment, as far as segments exist.
     ///
     /// # Errors
     /// When a segment cannot be read.
     pub fn segments(&self) -> Result<Vec<(Lsn, Vec<u8>)>> {
         let mut found = Vec::new();
-        let directory = self.crashed.data_dir().join("pg_wal");
         let mut number = self.segment_size.segment_of(self.begin);
         loop {
-            let path = directory.join(self.segment_size.file_name(self.timeline, number));
+            let path = self
+                .directory
+                .join(self.segment_size.file_name(self.timeline, number));
             if !path.exists() {
                 return Ok(found);
             }

@@ -50,6 +50,25 @@ impl PgBinaries {
         std::env::var_os(format!("STRANDLINE_PG{major}")).map(PathBuf::from)
     }
 
+    /// The programs in `bin`, whose major `postgres -V` tells.
+    ///
+    /// # Errors
+    /// When there is no `postgres` there, or it does not tell.
+    pub fn at(bin: &Path) -> Result<PgBinaries> {
+        let postgres = bin.join("postgres");
+        let said = run(Command::new(&postgres).arg("-V"))?;
+        let said = String::from_utf8_lossy(&said.stdout).into_owned();
+        // "postgres (PostgreSQL) 15.20 (Debian 15.20-0+deb12u1)"
+        let major = said
+            .split_whitespace()
+            .find_map(|word| word.split('.').next()?.parse().ok())
+            .with_context(|| format!("{} -V says {said:?}", postgres.display()))?;
+        Ok(PgBinaries {
+            major,
+            bin: bin.to_owned(),
+        })
+    }
+
     /// The major these are of.
     #[must_use]
     pub const fn major(&self) -> u32 {

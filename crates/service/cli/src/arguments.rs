@@ -41,6 +41,8 @@ pub enum Command {
     /// Show what is in a file: WAL, pages, layers, control files
     #[command(subcommand)]
     Inspect(InspectCommand),
+    /// Measure against stock PostgreSQL, interleaved, on this machine; leaves NAME.json and NAME.svg
+    Bench(BenchArguments),
     /// Log store processes
     #[command(subcommand)]
     LogStore(ServiceCommand),
@@ -87,6 +89,41 @@ pub struct UpArguments {
     /// Seconds a read waits for an unreachable storage node before it fails; 0 waits forever
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     pub read_timeout: u64,
+}
+
+/// Arguments of `bench`.
+#[derive(Debug, Clone, Args)]
+pub struct BenchArguments {
+    /// Which one
+    pub name: BenchName,
+    /// Where to leave the results
+    #[arg(long, value_name = "DIR", default_value = "bench/results")]
+    pub out: PathBuf,
+    /// Directory of PostgreSQL's programs [default: /usr/lib/postgresql/15/bin]
+    #[arg(long, value_name = "DIR")]
+    pub pg_bin: Option<PathBuf>,
+    /// Measurements of each thing
+    #[arg(long, default_value_t = bench::Effort::default().rounds)]
+    pub rounds: u32,
+    /// Seconds of one pgbench run
+    #[arg(long, default_value_t = bench::Effort::default().seconds)]
+    pub seconds: u32,
+    /// pgbench scale; `start` uses 17 times as much (340 is 5 GB)
+    #[arg(long, default_value_t = bench::Effort::default().scale)]
+    pub scale: u32,
+}
+
+/// The benches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum BenchName {
+    /// pgbench on both, and cold sequential scans
+    Overhead,
+    /// Latency of GetPage@LSN
+    Getpage,
+    /// Native redo against stock recovery
+    Redo,
+    /// `compute start` to the first query
+    Start,
 }
 
 /// Commands for the compute node.

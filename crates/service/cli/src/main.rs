@@ -4,6 +4,7 @@
 //! clear line and a hint, 2 wrong usage.
 
 mod arguments;
+mod bench_command;
 mod binaries;
 mod create;
 mod error;
@@ -71,6 +72,7 @@ fn run(command: Command) -> Outcome<()> {
         }
         Command::Compute(command) => compute(command),
         Command::Inspect(command) => inspect_command::run(command),
+        Command::Bench(arguments) => bench_command::run(&arguments),
         Command::LogStore(ServiceCommand::Run { config }) => log_server::run(read_config(&config)?)
             .map_err(|error| Failure::from_text(&format!("{error:#}"))),
         Command::StorageNode(ServiceCommand::Run { config }) => {
