@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use strandline_tests::journal::Journal;
 use strandline_tests::program;
-use strandline_tests::sql::Sql;
+use strandline_tests::sql::{Rows, Sql};
 use strandline_tests::wait::{connected, eventually, on};
 use testkit::PgBinaries;
 use testkit::cluster::{Cluster, ClusterOptions};
@@ -59,7 +59,7 @@ fn prepare(pg: u32, arguments: &[&str]) -> Result<Cluster> {
     Ok(cluster)
 }
 
-fn rows(count: &str, sum: &str) -> Vec<Vec<Option<String>>> {
+fn rows(count: &str, sum: &str) -> Rows {
     vec![vec![Some(count.to_owned()), Some(sum.to_owned())]]
 }
 
@@ -74,7 +74,7 @@ fn about_to_read(cluster: &Cluster, table: &str) -> Result<Sql> {
 /// A statement that runs on a thread of its own.
 struct Waiting {
     done: Arc<AtomicBool>,
-    thread: JoinHandle<(Sql, Result<Vec<Vec<Option<String>>>>)>,
+    thread: JoinHandle<(Sql, Result<Rows>)>,
 }
 
 impl Waiting {
@@ -93,7 +93,7 @@ impl Waiting {
         self.done.load(Ordering::SeqCst)
     }
 
-    fn result(self) -> Result<(Sql, Result<Vec<Vec<Option<String>>>>)> {
+    fn result(self) -> Result<(Sql, Result<Rows>)> {
         self.thread
             .join()
             .map_err(|_| anyhow::anyhow!("the reader panicked"))
