@@ -5,9 +5,11 @@
 
 pub mod figure;
 pub mod getpage;
+pub mod ingest;
 pub mod machine;
 pub mod overhead;
 pub mod pgbench;
+pub mod processor_time;
 pub mod redo;
 pub mod report;
 pub mod start;

@@ -24,8 +24,8 @@ fn mix(word: u64) -> u64 {
 }
 
 /// The hasher of tables keyed by [`PageKey`].
-#[derive(Default)]
-pub(crate) struct PageKeyHasher(u64);
+#[derive(Debug, Default, Clone, Copy)]
+pub struct PageKeyHasher(u64);
 
 impl Hasher for PageKeyHasher {
     fn finish(&self) -> u64 {
@@ -48,4 +48,4 @@ impl Hasher for PageKeyHasher {
 }
 
 /// Builds [`PageKeyHasher`]s.
-pub(crate) type BuildPageKeyHasher = BuildHasherDefault<PageKeyHasher>;
+pub type BuildPageKeyHasher = BuildHasherDefault<PageKeyHasher>;

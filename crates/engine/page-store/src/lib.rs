@@ -64,6 +64,7 @@ pub use error::{
 pub use history::{BlockHistory, PageBase, PageOrigin};
 pub use identity::{StoreIdentity, Watermark};
 pub use image_writer::ImageLayerWriter;
+pub use key_hash::{BuildPageKeyHasher, PageKeyHasher};
 pub use layer_file::LayerKind;
 pub use options::StoreOptions;
 pub use read::PageInfo;

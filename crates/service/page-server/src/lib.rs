@@ -15,6 +15,7 @@ mod block_history;
 mod control;
 pub mod import;
 mod ingestor;
+mod local_ingest;
 mod node;
 mod page_server;
 mod receiver;
@@ -28,4 +29,5 @@ mod status;
 )]
 mod stock_cluster;
 
+pub use local_ingest::LocalIngest;
 pub use node::{StorageNode, run};

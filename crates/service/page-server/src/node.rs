@@ -1,5 +1,6 @@
 //! A storage node as a process.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -43,15 +44,12 @@ impl StorageNode {
     /// # Errors
     /// When the store cannot be opened or an endpoint is taken; the message names it and the remedy.
     pub fn start(config: &StorageNodeConfig) -> anyhow::Result<StorageNode> {
-        let history = Arc::new(SharedHistory::default());
         let options = StoreOptions {
             freeze_bytes: config.freeze_bytes,
             cache_bytes: config.cache_bytes,
             ..StoreOptions::default()
         };
-        let blocks: Arc<dyn page_store::BlockHistory> = Arc::<SharedHistory>::clone(&history);
-        let store = Arc::new(PageStore::open(&config.dir, options, blocks)?);
-        history.replace(load_history(&store)?);
+        let (store, history) = open_store(&config.dir, options)?;
         let status = Arc::new(NodeStatus::default());
         let ingestor = Ingestor::resume(
             Arc::clone(&store),
@@ -156,6 +154,18 @@ pub fn run(config: &StorageNodeConfig) -> anyhow::Result<()> {
         }
         std::thread::sleep(HEALTH_CHECK);
     }
+}
+
+/// Opens the store in `dir`, with the history that its metadata tells.
+pub(crate) fn open_store(
+    dir: &Path,
+    options: StoreOptions,
+) -> anyhow::Result<(Arc<PageStore>, Arc<SharedHistory>)> {
+    let history = Arc::new(SharedHistory::default());
+    let blocks: Arc<dyn page_store::BlockHistory> = Arc::<SharedHistory>::clone(&history);
+    let store = Arc::new(PageStore::open(dir, options, blocks)?);
+    history.replace(load_history(&store)?);
+    Ok((store, history))
 }
 
 pub(crate) fn load_history(store: &PageStore) -> anyhow::Result<ClusterHistory> {
