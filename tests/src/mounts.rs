@@ -4,6 +4,7 @@
 //! nothing is left mounted whatever happens, and an ordinary user may do it too.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -23,6 +24,9 @@ pub fn in_own_namespace(test: &str, claim: impl FnOnce() -> Result<()>) -> Resul
     if std::env::var_os(INSIDE).is_some_and(|name| name == test) {
         return claim();
     }
+    // What lies below a mount can only be removed from out here, once the namespace is gone.
+    let directory = tempfile::Builder::new().prefix("strandline-").tempdir()?;
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755))?;
     let mut command = Command::new("unshare");
     command.arg("--mount");
     if !is_root()? {
@@ -31,6 +35,7 @@ pub fn in_own_namespace(test: &str, claim: impl FnOnce() -> Result<()>) -> Resul
     command
         .arg(std::env::current_exe()?)
         .args([test, "--exact", "--nocapture"])
+        .env("TMPDIR", directory.path())
         .env(INSIDE, test);
     let said = output(&mut command).context(
         "in a mount namespace of its own (root, or an ordinary user who may make user namespaces)",
