@@ -76,6 +76,8 @@ fn from_peer(
             let published = shared.published();
             (published.flushed, published.history.timeline())
         };
+        // What the peer has on this timeline beyond that is not part of the target.
+        let timeline_end = target.end_of(timeline).map_or(at, |(end, _)| end);
         let mut stream = client.start_replication(None, at, timeline)?;
         shared.receive.activate(epoch, stream.status_sender())?;
         let (mut from, mut batch) = (at, Vec::new());
@@ -87,7 +89,9 @@ fn from_peer(
                         return Err(ReceiveError::Gap { at: start });
                     }
                     let known = usize::try_from(end.since(start)).unwrap_or(usize::MAX);
-                    batch.extend_from_slice(data.get(known..).unwrap_or_default());
+                    let new = data.get(known..).unwrap_or_default();
+                    let room = usize::try_from(timeline_end.since(end)).unwrap_or(usize::MAX);
+                    batch.extend_from_slice(new.get(..room).unwrap_or(new));
                     None
                 }
                 StreamEvent::Keepalive { .. } => None,

@@ -86,8 +86,14 @@ impl ReceiveControl {
         self.set(None);
     }
 
+    /// Asked again for the primary that it is working on already, a session is not disturbed: one that
+    /// catches up has not begun to receive, and would never get done. It only stops pausing.
     fn set(&self, wanted: Option<Primary>) {
         let mut state = self.state.lock();
+        if wanted.is_some() && state.wanted == wanted {
+            self.changed.notify_all();
+            return;
+        }
         state.epoch += 1;
         state.wanted = wanted;
         if let Some(sender) = state.active.take() {

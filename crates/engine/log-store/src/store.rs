@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use pg_types::{Lsn, PgMajor, SegmentSize, TimelineId};
-use wal_quorum::{History, Position, TimelineStart, quorum_lsn};
+use wal_quorum::{Fence, History, Position, TimelineStart, quorum_lsn};
 
 use crate::error::{OpenError, StoreError};
 use crate::receiver::{Primary, ReceiveControl};
@@ -206,6 +206,9 @@ impl LogStore {
     /// [`StoreError::Fenced`] when this or a higher promise was given before: whoever lost the answer
     /// asks for a higher one.
     pub fn promise(&self, timeline: TimelineId) -> Result<Status, StoreError> {
+        // Asked before anything is interrupted: a manager that was overtaken must not disturb the
+        // server that overtook it. It is asked again with the writer locked.
+        Fence::new(self.shared.published.lock().promised).promise(timeline)?;
         self.shared.receive.stop();
         self.shared.with_writer(|writer| writer.promise(timeline))?;
         Ok(self.status())
@@ -294,7 +297,7 @@ impl LogStore {
     /// # Errors
     /// [`StoreError::Fenced`] when a higher timeline than the primary's was promised.
     pub fn receive(&self, primary: Primary) -> Result<Status, StoreError> {
-        wal_quorum::Fence::new(self.status().promised).admit(primary.timeline)?;
+        Fence::new(self.status().promised).admit(primary.timeline)?;
         self.shared.check_poison()?;
         crate::receiver::start(&self.shared, primary)?;
         Ok(self.status())
@@ -314,7 +317,8 @@ impl LogStore {
         self.shared.advanced.notify_all();
     }
 
-    /// Notes how far a peer's durable WAL goes.
+    /// Notes how far a peer's durable WAL goes. Not to be told of a peer that has promised a timeline
+    /// which has not begun there: its WAL does not [count](Fence::counts).
     pub fn note_peer(&self, name: &str, timeline: TimelineId, flushed: Lsn) {
         let mut published = self.shared.published.lock();
         published
@@ -474,7 +478,13 @@ impl Shared {
         self.recompute_quorum(&mut published);
     }
 
+    /// Raises the quorum LSN if a quorum has more by now. Under a promise whose timeline has not begun
+    /// here it stays: what is here may have been copied by a start that another one will overrule.
     fn recompute_quorum(&self, published: &mut Published) {
+        if !Fence::new(published.promised).counts(published.history.timeline()) {
+            self.advanced.notify_all();
+            return;
+        }
         let peers: Vec<Position> = published.peers.values().copied().collect();
         let lsn = quorum_lsn(
             &published.history,
@@ -516,7 +526,12 @@ impl Shared {
             let mut published = self.published.lock();
             let consumed = published.consumed.unwrap_or_default().max(flushed);
             published.consumed = Some(consumed);
-            let peers = published.peers.values().map(|peer| peer.flushed).min();
+            // Of a peer that was not heard of since this store was opened, nobody knows what it needs.
+            let peers = self.options.peers.iter().map(|peer| {
+                let known = published.peers.get(&peer.name);
+                known.map_or(Lsn::INVALID, |peer| peer.flushed)
+            });
+            let peers = peers.min();
             let spared = size.start_of(
                 size.segment_of(published.flushed)
                     .saturating_sub(PEER_SEGMENTS),

@@ -51,6 +51,7 @@ impl Session {
             let published = self.shared.published();
             (Arc::clone(&published.history), published.oldest)
         };
+        let (_, limit) = self.servable();
         let timeline = timeline.unwrap_or_else(|| history.timeline());
         let Some((end, next)) = history.end_of(timeline) else {
             let message = format!("requested timeline {timeline} is not in this server's history");
@@ -75,6 +76,7 @@ impl Session {
         }
         if let Some(next) = next
             && start == end
+            && self.may_announce(end, limit)
         {
             self.end_of_timeline(next, end);
             return Ok(());
@@ -156,12 +158,12 @@ impl Session {
             if heard.done.load(Ordering::SeqCst) || heard.gone.load(Ordering::SeqCst) {
                 return Ok(None);
             }
-            let (history, limit) = self.servable();
+            let (history, served) = self.servable();
             let Some((end, next)) = history.end_of(timeline) else {
                 // The timeline was cut off while it was being streamed to a peer.
                 return Err(io::Error::other("the timeline is no longer part of history").into());
             };
-            let limit = limit.min(end);
+            let limit = served.min(end);
             if sent < limit {
                 let boundary = Lsn((sent.0 / MAX_SEND + 1) * MAX_SEND);
                 let to = limit.min(boundary);
@@ -185,6 +187,7 @@ impl Session {
             }
             if let Some(next) = next
                 && sent == end
+                && self.may_announce(end, served)
             {
                 return Ok(Some((next, end)));
             }
@@ -216,6 +219,13 @@ impl Session {
             published.quorum
         };
         (Arc::clone(&published.history), limit)
+    }
+
+    /// Whether this client may hear of the timeline that begins at `end`, when it may read up to
+    /// `limit`. Until a quorum has something of that timeline another one may begin there instead, and
+    /// a reader that has gone over to the first could not go back.
+    fn may_announce(&self, end: Lsn, limit: Lsn) -> bool {
+        limit > end || self.shared.is_peer(&self.application_name)
     }
 
     fn wait_for_more(&self, sent: Lsn, timeline: TimelineId, heard: &Heard) {

@@ -5,79 +5,20 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod tape;
+
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use log_store::{LogStore, LogStoreOptions, OpenError, SeedLog, StoreError, seed};
-use pg_types::{Lsn, PgMajor, SegmentSize, TimelineId};
-use pg_wal::{RmgrId, WalGeometry, encode_record, place_record};
+use log_store::{LogStore, LogStoreOptions, OpenError, StoreError};
+use pg_types::{Lsn, PgMajor, TimelineId};
 
-const SIZE: u64 = 1 << 20;
-const SYSTEM: u64 = 77;
+use tape::{SIZE, Tape, begin, seeded, size, write};
+
 const CHILD: &str = "STRANDLINE_TEST_APPEND_FOREVER";
 const LIMITED: &str = "STRANDLINE_TEST_FILE_LIMIT";
-
-fn size() -> SegmentSize {
-    SegmentSize::new(SIZE).unwrap()
-}
-
-/// A writer of valid WAL.
-struct Tape {
-    at: Lsn,
-    prev: Lsn,
-    timeline: TimelineId,
-}
-
-impl Tape {
-    /// Positioned at the first segment's start.
-    fn new() -> Tape {
-        Tape {
-            at: Lsn(SIZE),
-            prev: Lsn(0),
-            timeline: TimelineId(1),
-        }
-    }
-
-    /// The bytes of one more record with `len` bytes of payload.
-    fn record(&mut self, len: usize) -> Vec<u8> {
-        let geometry = WalGeometry {
-            major: PgMajor::V15,
-            system_identifier: SYSTEM,
-            segment_size: size(),
-            timeline: self.timeline,
-        };
-        let payload: Vec<u8> = (0..len).map(|n| (n as u64 + self.at.0) as u8).collect();
-        let record = encode_record(RmgrId::XLOG, 0x20, 0, self.prev, &payload);
-        let placed = place_record(self.at, &record, &geometry);
-        (self.prev, self.at) = (placed.start, placed.end);
-        placed.bytes
-    }
-}
-
-/// A store whose WAL is `tape`'s first record.
-fn seeded(dir: &Path) -> Tape {
-    let mut tape = Tape::new();
-    let mut segment = tape.record(100);
-    segment.resize(SIZE as usize, 0);
-    std::fs::create_dir_all(dir).unwrap();
-    let source = dir.join(size().file_name(TimelineId(1), 1));
-    std::fs::write(&source, segment).unwrap();
-    let log = SeedLog {
-        system_identifier: SYSTEM,
-        major: PgMajor::V15,
-        segment_size: size(),
-        timeline: TimelineId(1),
-        history_text: String::new(),
-        segments: vec![source.clone()],
-        end: tape.at,
-    };
-    let store = dir.join("store");
-    seed(&store, &log).unwrap();
-    assert!(matches!(seed(&store, &log), Err(OpenError::Exists { .. })));
-    tape
-}
 
 fn open(dir: &Path) -> Result<LogStore, OpenError> {
     open_quorum(dir, 1)
@@ -91,19 +32,6 @@ fn open_quorum(dir: &Path, quorum: usize) -> Result<LogStore, OpenError> {
         peers: Vec::new(),
     };
     LogStore::open(options).map(|(store, _)| store)
-}
-
-fn write(store: &LogStore, tape: &mut Tape, len: usize) -> Result<Lsn, StoreError> {
-    // A store takes WAL by control requests only under a promise whose timeline has not begun.
-    let status = store.status();
-    if status.promised == status.timeline {
-        store.promise(status.timeline.next())?;
-    }
-    let (promised, at, timeline) = (store.status().promised, tape.at, tape.timeline);
-    let bytes = tape.record(len);
-    let history = store.status().history_text;
-    let status = store.write_wal(promised, timeline, at, &history, &bytes)?;
-    Ok(status.flushed)
 }
 
 /// Not a test of its own: what the killed child does.
@@ -203,7 +131,6 @@ fn a_torn_tail_is_cut_off_and_damage_below_the_watermark_is_refused() {
         write(&store, &mut tape, len).unwrap();
     }
     let end = tape.at;
-    assert_eq!(store.status().quorum, end);
     drop(store);
     let segment = root
         .path()
@@ -309,13 +236,13 @@ fn a_new_timeline_fences_the_old_and_cuts_its_tail() {
         .begin_timeline(TimelineId(3), TimelineId(1), switch, &history, &[])
         .unwrap();
     assert_eq!((empty.timeline, empty.record_end), (TimelineId(3), switch));
-    let begin = || store.begin_timeline(TimelineId(3), TimelineId(1), switch, &history, &wal);
-    let status = begin().unwrap();
+    let again = || store.begin_timeline(TimelineId(3), TimelineId(1), switch, &history, &wal);
+    let status = again().unwrap();
     assert_eq!(
         (status.timeline, status.record_end),
         (TimelineId(3), tape.at)
     );
-    assert_eq!(begin().unwrap(), status, "doing it again changes nothing");
+    assert_eq!(again().unwrap(), status, "doing it again changes nothing");
     drop(store);
 
     let store = open(root.path()).unwrap();
@@ -389,16 +316,36 @@ fn the_quorum_needs_peers_and_ends_at_whole_records() {
     assert_eq!(store.status().quorum, Lsn(0));
     let first = write(&store, &mut tape, 300).unwrap();
     let second = write(&store, &mut tape, 300).unwrap();
-    store.note_peer("other", TimelineId(1), first.advance(50));
+    store.note_peer("other", TimelineId(1), Lsn::MAX);
+    assert_eq!(
+        store.status().quorum,
+        Lsn(0),
+        "copied under a promise: another start may overrule it"
+    );
+    let timeline = begin(&store, &tape);
+    assert_eq!(
+        store.status().quorum,
+        Lsn(0),
+        "the other is on the timeline before"
+    );
+    store.note_peer("other", timeline, first.advance(50));
     assert_eq!(store.status().quorum, first);
-    store.note_peer("other", TimelineId(1), Lsn(0));
+    store.note_peer("other", timeline, Lsn(0));
     assert_eq!(
         store.status().quorum,
         first,
         "what was durable stays durable"
     );
-    store.note_peer("other", TimelineId(1), Lsn::MAX);
+    store.note_peer("other", timeline, Lsn::MAX);
     assert_eq!(store.status().quorum, second);
+    store.promise(timeline.next()).unwrap();
+    drop(store);
+    let store = open(root.path()).unwrap();
+    assert_eq!(
+        store.status().quorum,
+        Lsn(0),
+        "promised and not begun: not even a lone store counts its own"
+    );
 }
 
 /// Not a test of its own: appends under a limit on file sizes until it must stop.

@@ -1,17 +1,21 @@
 //! Taking over the log: promises, choice of history, catching up, beginning the timeline.
 //!
-//! **Invariant.** A server may run on a timeline only after (1) a majority of the stores promised
-//! it, so that no earlier server can have a commit acknowledged any more; (2) the history with the
-//! highest (last timeline, end of last whole record) among that majority was chosen, which contains
-//! every acknowledged commit because each is on a quorum and every majority meets every quorum;
-//! (3) that history, and the record that continues it, is durable on a quorum. Skipping any of them
-//! loses an acknowledged commit when the next failure comes.
+//! **Invariant.** A server may run on a timeline only after (1) so many stores promised it that they
+//! meet every quorum, so that no earlier server can have a commit acknowledged any more; (2) the
+//! history with the highest (last timeline, end of last whole record) among them was chosen, which
+//! contains every acknowledged commit; (3) that history was copied to a quorum and the timeline began
+//! there, empty; (4) the record that continues it is durable on a quorum. Skipping any of them loses
+//! an acknowledged commit when the next failure comes. Each choice is made by `wal-quorum`'s rules,
+//! which are simulated there; here they meet real stores.
 
 use std::time::{Duration, Instant};
 
 use api::compute::LogStoreAddress;
-use api::log::{LogRequest, LogStatus, TimelineStart};
+use api::log::{LogRequest, LogStatus};
 use pg_types::{Lsn, TimelineId};
+use wal_quorum::{
+    Candidate, History, HistoryError, TimelineStart, choose_history, missing, promises_needed,
+};
 
 use crate::stores::{LogStoreClient, StoreError};
 
@@ -54,6 +58,15 @@ pub enum FenceError {
         /// The store.
         name: String,
     },
+    /// A store reports a history that is none.
+    #[error("{name} reports a history that is damaged: {source}")]
+    History {
+        /// The store.
+        name: String,
+        /// What is wrong with it.
+        #[source]
+        source: HistoryError,
+    },
     /// Too few stores could be brought up to the end of the chosen history.
     #[error("only {have} of {needed} log stores could be brought up to {end}; {last}")]
     CatchUp {
@@ -90,17 +103,13 @@ pub struct FencedLog {
     /// Stores that have that history up to its last whole record.
     members: Vec<LogStoreClient>,
     quorum: usize,
+    /// Whether the timeline has begun on the members.
+    begun: bool,
 }
 
 struct Promised {
     client: LogStoreClient,
     status: LogStatus,
-}
-
-/// How many stores must promise: one more than can be missing from a quorum's complement.
-#[must_use]
-pub const fn promises_needed(total: usize, quorum: usize) -> usize {
-    total + 1 - quorum
 }
 
 /// Fences every earlier server and brings a quorum to the end of the chosen history.
@@ -133,14 +142,8 @@ pub fn take_over(
         .max();
     let timeline = highest.unwrap_or_default().next();
     let promised = promise(clients, timeline, needed, stores.len())?;
-    let Some(best) = choose(promised.iter().map(|one| &one.status)) else {
-        return Err(FenceError::TooFew {
-            answered: 0,
-            total: stores.len(),
-            needed,
-            last: String::new(),
-        });
-    };
+    let candidates: Vec<Candidate> = promised.iter().map(|one| candidate(&one.status)).collect();
+    let best = choose_history(&candidates).unwrap_or(promised.len());
     let Some(chosen) = promised.get(best).map(|one| one.status.clone()) else {
         return Err(FenceError::TooFew {
             answered: 0,
@@ -158,6 +161,7 @@ pub fn take_over(
         chosen,
         members,
         quorum,
+        begun: false,
     })
 }
 
@@ -244,31 +248,24 @@ fn promise(
     Ok(promised)
 }
 
-/// Index of the status whose history must be continued.
-fn choose<'a>(statuses: impl Iterator<Item = &'a LogStatus>) -> Option<usize> {
-    statuses
-        .enumerate()
-        .max_by_key(|(_, status)| (status.timeline, status.record_end))
-        .map(|(index, _)| index)
+/// How far a store's WAL goes, for [`choose_history`].
+const fn candidate(status: &LogStatus) -> Candidate {
+    Candidate {
+        timeline: status.timeline,
+        record_end: status.record_end,
+    }
 }
 
-/// Up to where the WAL of `store` is the WAL of `chosen`.
-fn common_end(store: &LogStatus, chosen: &LogStatus) -> Lsn {
-    let shared = store
-        .history
-        .iter()
-        .zip(&chosen.history)
-        .take_while(|(mine, theirs)| mine == theirs);
-    let shared = shared.count();
-    let ends = |history: &[TimelineStart]| history.get(shared).map_or(Lsn::MAX, |next| next.begin);
-    if shared == 0 {
-        return Lsn::INVALID;
-    }
-    store
-        .record_end
-        .min(ends(&store.history))
-        .min(ends(&chosen.history))
-        .min(chosen.record_end)
+/// The history that a store reported.
+fn history_of(status: &LogStatus) -> Result<History, FenceError> {
+    let starts = status.history.iter().map(|start| TimelineStart {
+        timeline: start.timeline,
+        begin: start.begin,
+    });
+    History::new(starts.collect()).map_err(|source| FenceError::History {
+        name: status.name.clone(),
+        source,
+    })
 }
 
 fn catch_up(
@@ -278,14 +275,14 @@ fn catch_up(
     timeline: TimelineId,
     quorum: usize,
 ) -> Result<Vec<LogStoreClient>, FenceError> {
+    let history = history_of(chosen)?;
     let mut source = None;
     let mut behind = Vec::new();
     let mut members = Vec::new();
     for (index, one) in promised.into_iter().enumerate() {
         if index == best {
             source = Some(one.client);
-        } else if one.status.timeline == chosen.timeline
-            && one.status.record_end == chosen.record_end
+        } else if one.status.history == chosen.history && one.status.record_end == chosen.record_end
         {
             members.push(one.client);
         } else {
@@ -295,11 +292,19 @@ fn catch_up(
     let mut last = String::new();
     if let Some(mut source) = source {
         for mut one in behind {
-            match copy_wal(&mut source, &mut one, chosen, timeline) {
+            let copied = history_of(&one.status)
+                .map_err(|error| error.to_string())
+                .and_then(|theirs| {
+                    let have = one.status.record_end;
+                    let from = missing(&history, chosen.record_end, &theirs, have).from;
+                    copy_wal(&mut source, &mut one, chosen, timeline, from)
+                        .map_err(|error| error.to_string())
+                });
+            match copied {
                 Ok(()) => members.push(one.client),
                 Err(error) => {
-                    tracing::warn!(store = one.client.name(), %error, "could not catch up");
-                    last = error.to_string();
+                    tracing::warn!(store = one.client.name(), error, "could not catch up");
+                    last = error;
                 }
             }
         }
@@ -321,15 +326,16 @@ fn copy_wal(
     laggard: &mut Promised,
     chosen: &LogStatus,
     promised: TimelineId,
+    from: Lsn,
 ) -> Result<(), StoreError> {
     let end = chosen.record_end;
-    let mut at = common_end(&laggard.status, chosen).max(chosen.oldest);
+    let mut at = from.max(chosen.oldest);
     loop {
         let want = u32::try_from(end.since(at)).unwrap_or(CHUNK).min(CHUNK);
         let bytes = if want == 0 {
             Vec::new()
         } else {
-            source.read_wal(at, want)?
+            source.read_wal(at, want, chosen.timeline)?
         };
         if bytes.is_empty() && want > 0 {
             return Err(StoreError::Refused {
@@ -363,10 +369,15 @@ impl FencedLog {
     /// The WAL in `from..end()`, as far back as the store keeps it; the LSN of its first byte.
     ///
     /// # Errors
-    /// [`StoreError`].
+    /// [`StoreError`]; `OtherTimeline` when somebody else has had the store go on with another history.
     pub fn read_tail(&mut self, from: Lsn) -> Result<(Lsn, Vec<u8>), StoreError> {
         let from = from.max(self.chosen.oldest);
         let end = self.end();
+        let timeline = if self.begun {
+            self.timeline
+        } else {
+            self.chosen.timeline
+        };
         let mut bytes: Vec<u8> = Vec::new();
         let Some(source) = self.members.first_mut() else {
             return Ok((end, bytes));
@@ -377,7 +388,7 @@ impl FencedLog {
                 break;
             }
             let want = u32::try_from(end.since(at)).unwrap_or(CHUNK).min(CHUNK);
-            let chunk = source.read_wal(at, want)?;
+            let chunk = source.read_wal(at, want, timeline)?;
             if chunk.is_empty() {
                 return Err(StoreError::Refused {
                     name: source.name().to_owned(),
@@ -390,12 +401,14 @@ impl FencedLog {
         Ok((from, bytes))
     }
 
-    /// Begins the timeline with `wal`, the bytes from the end of the history on; returns the stores
-    /// that did.
+    /// Begins the timeline, whose history file's text is `history`, with `wal`, the bytes from the end
+    /// of the chosen history on. To be done twice: without any bytes, from when on what was caught up
+    /// counts and storage nodes can reach the begin, and then with the first record. A store that does
+    /// not answer is no member any more.
     ///
     /// # Errors
     /// [`FenceError::Begin`] unless a quorum did.
-    pub fn begin(self, history: &str, wal: &[u8]) -> Result<Vec<LogStoreClient>, FenceError> {
+    pub fn begin(&mut self, history: &str, wal: &[u8]) -> Result<(), FenceError> {
         let request = LogRequest::BeginTimeline {
             timeline: self.timeline,
             parent: self.chosen.timeline,
@@ -404,7 +417,7 @@ impl FencedLog {
         };
         let mut begun = Vec::new();
         let mut last = String::new();
-        for mut client in self.members {
+        for mut client in self.members.drain(..) {
             match client.status(&request, wal) {
                 Ok(_) => begun.push(client),
                 Err(error) => {
@@ -413,16 +426,17 @@ impl FencedLog {
                 }
             }
         }
-        if begun.len() < self.quorum {
-            let (have, needed) = (begun.len(), self.quorum);
+        self.members = begun;
+        self.begun = true;
+        if self.members.len() < self.quorum {
             return Err(FenceError::Begin {
-                have,
-                needed,
+                have: self.members.len(),
+                needed: self.quorum,
                 timeline: self.timeline,
                 last,
             });
         }
-        Ok(begun)
+        Ok(())
     }
 }
 
@@ -431,9 +445,9 @@ mod tests {
     use super::*;
 
     fn status(name: &str, history: &[(u32, u64)], record_end: u64) -> LogStatus {
-        let history: Vec<TimelineStart> = history
+        let history: Vec<api::log::TimelineStart> = history
             .iter()
-            .map(|(timeline, begin)| TimelineStart {
+            .map(|(timeline, begin)| api::log::TimelineStart {
                 timeline: TimelineId(*timeline),
                 begin: Lsn(*begin),
             })
@@ -457,43 +471,20 @@ mod tests {
     }
 
     #[test]
-    fn every_majority_meets_every_quorum() {
-        for (total, quorum) in [(1, 1), (3, 2), (5, 3)] {
-            assert!(promises_needed(total, quorum) + quorum > total);
-        }
-    }
-
-    #[test]
-    fn a_later_timeline_beats_a_longer_log() {
+    fn statuses_give_what_the_rules_choose_by() {
         let old = status("a", &[(1, 0)], 900);
         let new = status("b", &[(1, 0), (2, 500)], 600);
-        assert_eq!(choose([&old, &new].into_iter()), Some(1));
-        let longer = status("c", &[(1, 0), (2, 500)], 700);
-        assert_eq!(choose([&old, &new, &longer].into_iter()), Some(2));
+        let candidates = [candidate(&old), candidate(&new)];
+        assert_eq!(choose_history(&candidates), Some(1));
+        let (chosen, theirs) = (history_of(&new).unwrap(), history_of(&old).unwrap());
+        let lacks = missing(&chosen, new.record_end, &theirs, old.record_end);
+        assert_eq!((lacks.from, lacks.to), (Lsn(500), Lsn(600)));
     }
 
     #[test]
-    fn what_follows_the_fork_is_not_common() {
-        let chosen = status("b", &[(1, 0), (2, 500), (4, 800)], 1000);
-        // Wrote on beyond the switch: only the part before it is shared.
-        assert_eq!(common_end(&status("a", &[(1, 0)], 900), &chosen), Lsn(500));
-        // Stopped before the switch.
-        assert_eq!(common_end(&status("a", &[(1, 0)], 300), &chosen), Lsn(300));
-        // A timeline that lost: shared up to where either left timeline 2.
-        assert_eq!(
-            common_end(&status("a", &[(1, 0), (2, 500), (3, 700)], 950), &chosen),
-            Lsn(700)
-        );
-        assert_eq!(
-            common_end(&status("a", &[(1, 0), (2, 500), (3, 900)], 950), &chosen),
-            Lsn(800)
-        );
-        // Same timeline, shorter.
-        assert_eq!(
-            common_end(&status("a", &[(1, 0), (2, 500), (4, 800)], 950), &chosen),
-            Lsn(950)
-        );
-        // Nothing in common.
-        assert_eq!(common_end(&status("a", &[(9, 0)], 950), &chosen), Lsn(0));
+    fn a_damaged_history_is_refused() {
+        let falling = status("a", &[(3, 0), (2, 500)], 900);
+        let refused = history_of(&falling);
+        assert!(matches!(refused, Err(FenceError::History { name, .. }) if name == "a"));
     }
 }

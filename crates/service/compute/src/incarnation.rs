@@ -1,9 +1,11 @@
 //! One start: from a log and a storage node to a server whose commits reach a quorum.
 //!
-//! **Invariant.** The order is: fence, choose E, learn the skeleton at E, make the checkpoint record
-//! durable on a quorum, only then build and launch; and the server counts as ready only when a
-//! quorum of log stores streams from it. Launching first would let a server write on a timeline that
-//! no store has, and its history would fork.
+//! **Invariant.** The order is: fence, choose E, begin the timeline at E on a quorum, learn the
+//! skeleton at E, make the checkpoint record durable on a quorum, only then build and launch; and the
+//! server counts as ready only when a quorum of log stores streams from it. Learning the skeleton
+//! before the begin would let the storage node take WAL up to an E that another start may still
+//! overrule; launching before it would let a server write on a timeline that no store has, and its
+//! history would fork.
 
 use std::fs;
 use std::io;
@@ -193,14 +195,18 @@ impl Starter<'_> {
         if called_off() {
             return Err(StartError::CalledOff);
         }
-        let skeleton = self.skeleton(&log)?;
-        tracing::info!(relations = skeleton.relations.len(), after = ?begun.elapsed(), "skeleton");
         let switch = TimelineSwitch {
             at: log.end(),
             last_record: log.chosen.last_record,
             parent: log.chosen.timeline,
             timeline: log.timeline,
         };
+        let history = history_text(&log.chosen.history_text, &switch);
+        // Empty at first: before it has begun nothing that was caught up counts, so the storage node
+        // could not get to where it begins.
+        log.begin(&history, &[])?;
+        let skeleton = self.skeleton(&log)?;
+        tracing::info!(relations = skeleton.relations.len(), after = ?begun.elapsed(), "skeleton");
         let template = ControlFile::decode(&decode_hex(&skeleton.control, "control file")?)?;
         if template.system_identifier() != self.cluster.system_identifier {
             return Err(StartError::OtherCluster {
@@ -209,7 +215,6 @@ impl Starter<'_> {
             });
         }
         let checkpoint = start_checkpoint(&template, &switch, now_unix());
-        let history = history_text(&log.chosen.history_text, &switch);
         let segment = skeleton.segment_size;
         let (wal_from, wal) = log.read_tail(segment.start_of(segment.segment_of(switch.at)))?;
         log.begin(&history, &checkpoint.placed.bytes)?;

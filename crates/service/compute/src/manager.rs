@@ -505,7 +505,9 @@ impl Carer {
                         let Ok(status) = store.status(&LogRequest::Status, &[]) else {
                             continue;
                         };
-                        if !status.receiving && status.error.is_none() {
+                        // One that still receives on another timeline obeys an earlier server.
+                        let follows = status.receiving && status.timeline == timeline;
+                        if !follows && status.error.is_none() {
                             let primary = primary_address(&config, store.name(), timeline);
                             if let Err(error) = store.status(&LogRequest::Receive { primary }, &[])
                             {

@@ -33,6 +33,18 @@ pub enum StoreError {
         /// The higher promise that stands in the way.
         fenced_by: Option<TimelineId>,
     },
+    /// It has gone on with another history than the one that was being read.
+    #[error(
+        "{name} is on timeline {found}, not on {expected}: another start has overtaken this one"
+    )]
+    OtherTimeline {
+        /// The store.
+        name: String,
+        /// Its timeline.
+        found: TimelineId,
+        /// The timeline whose history was to be read.
+        expected: TimelineId,
+    },
     /// It answered something else.
     #[error("{name} gave an answer that does not belong to the request")]
     Unexpected {
@@ -81,13 +93,23 @@ impl LogStoreClient {
         }
     }
 
-    /// At most `max_bytes` of WAL from `from` on.
+    /// At most `max_bytes` of WAL from `from` on, on the history that ends with `expected`.
     ///
     /// # Errors
-    /// [`StoreError`].
-    pub fn read_wal(&mut self, from: Lsn, max_bytes: u32) -> Result<Vec<u8>, StoreError> {
+    /// [`StoreError`]; `OtherTimeline` when the store's history ends with another timeline.
+    pub fn read_wal(
+        &mut self,
+        from: Lsn,
+        max_bytes: u32,
+        expected: TimelineId,
+    ) -> Result<Vec<u8>, StoreError> {
         match self.call(&LogRequest::ReadWal { from, max_bytes }, &[])? {
-            (LogResponse::Wal { .. }, bytes) => Ok(bytes),
+            (LogResponse::Wal { timeline }, bytes) if timeline == expected => Ok(bytes),
+            (LogResponse::Wal { timeline }, _) => Err(StoreError::OtherTimeline {
+                name: self.name.clone(),
+                found: timeline,
+                expected,
+            }),
             _ => Err(StoreError::Unexpected {
                 name: self.name.clone(),
             }),

@@ -7,6 +7,7 @@ use api::log::{LogPeer, LogRequest, LogResponse};
 use log_store::LogStore;
 use pg_types::{Lsn, TimelineId};
 use rpc::Client;
+use wal_quorum::Fence;
 
 /// How long a peer may keep a request waiting.
 const WAIT_MS: u64 = 1000;
@@ -54,7 +55,10 @@ fn follow_loop(store: &LogStore, peer: &LogPeer) {
                     continue;
                 }
                 (timeline, flushed) = (status.timeline, status.flushed);
-                store.note_peer(&peer.name, timeline, flushed);
+                // Under a promise whose timeline has not begun there, its WAL does not count.
+                if Fence::new(status.promised).counts(status.timeline) {
+                    store.note_peer(&peer.name, timeline, flushed);
+                }
                 reachable = true;
                 std::thread::sleep(PACE);
             }
