@@ -8,9 +8,9 @@
 //! error at start, a missing directory one at the first checkpoint.
 
 use std::collections::BTreeSet;
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, symlink};
+use std::os::unix::fs::{FileExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -21,7 +21,9 @@ use pg_types::{
 use shim_abi::builder::{MapBuildError, MapBuilder};
 
 use crate::checkpoint::{StartCheckpoint, TimelineSwitch, segment_header};
+use crate::leftover::Ended;
 use crate::page_reader::{PageRange, PageReadError, PageReader};
+use crate::recycle::{Remains, forsake};
 
 /// Directories that every data directory has (PostgreSQL does not create them at start).
 const DIRECTORIES: [&str; 22] = [
@@ -110,35 +112,46 @@ pub struct BuiltDirectory {
 /// How long to wait for a storage node that is still starting.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Builds `<compute>/pgdata`, `<compute>/shim.map` and `<compute>/tablespaces`. `compute` must not
-/// hold an earlier incarnation.
+/// Builds `<compute>/pgdata`, `<compute>/shim.map` and `<compute>/tablespaces`, using again what an
+/// earlier incarnation left there unless `ended` says that somebody may still write to it.
 ///
 /// # Errors
 /// [`DataDirError`] naming the file.
 pub fn build(
     compute: &Path,
     incarnation: &Incarnation<'_>,
+    ended: &Ended,
+) -> Result<BuiltDirectory, DataDirError> {
+    let remains = Remains::survey(compute, ended).map_err(io_at(compute))?;
+    let built = build_with(compute, incarnation, remains);
+    if built.is_err() {
+        forsake(compute);
+    }
+    built
+}
+
+fn build_with(
+    compute: &Path,
+    incarnation: &Incarnation<'_>,
+    remains: Remains,
 ) -> Result<BuiltDirectory, DataDirError> {
     let built = BuiltDirectory {
         pgdata: compute.join("pgdata"),
         map: compute.join("shim.map"),
     };
-    let tree = Tree {
+    let mut tree = Tree {
         root: &built.pgdata,
         major: incarnation.skeleton.major,
+        remains,
     };
-    // A file system of its own is there already, and empty.
-    if !compute.is_dir() {
-        make_directory(compute)?;
-    }
-    make_directory(tree.root)?;
+    tree.make_directory(tree.root)?;
     for name in DIRECTORIES {
-        make_directory(&tree.root.join(name))?;
+        tree.make_directory(&tree.root.join(name))?;
     }
     if tree.major >= PgMajor::V17 {
-        make_directory(&tree.root.join("pg_wal/summaries"))?;
+        tree.make_directory(&tree.root.join("pg_wal/summaries"))?;
     }
-    write_file(&tree.root.join("PG_VERSION"), tree.version().as_bytes())?;
+    tree.write_file(&tree.root.join("PG_VERSION"), tree.version().as_bytes())?;
     tree.tablespaces(incarnation.skeleton, &compute.join("tablespaces"))?;
     tree.databases(incarnation.skeleton)?;
     tree.relations(incarnation.skeleton)?;
@@ -147,19 +160,35 @@ pub fn build(
     tree.wal(incarnation)?;
     write_map(&built, incarnation)?;
     // Last: without it the directory is no cluster.
-    write_file(
+    tree.write_file(
         &tree.root.join("global/pg_control"),
         &incarnation.checkpoint.control.encode(),
     )?;
+    tree.remains.sweep().map_err(io_at(&built.pgdata))?;
     Ok(built)
 }
 
 struct Tree<'a> {
     root: &'a Path,
     major: PgMajor,
+    remains: Remains,
 }
 
 impl Tree<'_> {
+    fn make_directory(&mut self, path: &Path) -> Result<(), DataDirError> {
+        self.remains.make_directory(path).map_err(io_at(path))
+    }
+
+    fn create(&mut self, path: &Path) -> Result<File, DataDirError> {
+        self.remains.create(path).map_err(io_at(path))
+    }
+
+    fn write_file(&mut self, path: &Path, bytes: &[u8]) -> Result<(), DataDirError> {
+        self.create(path)?
+            .write_all_at(bytes, 0)
+            .map_err(io_at(path))
+    }
+
     fn version(&self) -> String {
         format!("{}\n", self.major)
     }
@@ -187,45 +216,45 @@ impl Tree<'_> {
 
     /// Links of tablespaces lead into the incarnation's own directory: the original location may be
     /// on a machine that is gone, and two incarnations must never share files.
-    fn tablespaces(&self, skeleton: &Skeleton, storage: &Path) -> Result<(), DataDirError> {
+    fn tablespaces(&mut self, skeleton: &Skeleton, storage: &Path) -> Result<(), DataDirError> {
         if !skeleton.tablespaces.is_empty() {
-            make_directory(storage)?;
+            self.make_directory(storage)?;
         }
         for tablespace in &skeleton.tablespaces {
             let link = self.root.join("pg_tblspc").join(tablespace.oid.to_string());
             if tablespace.location.is_empty() {
-                make_directory(&link)?;
+                self.make_directory(&link)?;
             } else {
                 let target = storage.join(tablespace.oid.to_string());
-                make_directory(&target)?;
+                self.make_directory(&target)?;
                 symlink(&target, &link).map_err(io_at(&link))?;
             }
-            make_directory(&link.join(self.major.tablespace_directory()))?;
+            self.make_directory(&link.join(self.major.tablespace_directory()))?;
         }
         Ok(())
     }
 
-    fn databases(&self, skeleton: &Skeleton) -> Result<(), DataDirError> {
+    fn databases(&mut self, skeleton: &Skeleton) -> Result<(), DataDirError> {
         let mut made = BTreeSet::new();
         for database in &skeleton.databases {
             let directory = self.database(database.spc, database.db);
             if made.insert((database.spc, database.db)) {
-                make_directory(&directory)?;
+                self.make_directory(&directory)?;
             }
-            write_file(&directory.join("PG_VERSION"), self.version().as_bytes())?;
+            self.write_file(&directory.join("PG_VERSION"), self.version().as_bytes())?;
         }
         // A database has a directory in another tablespace as soon as one relation is there.
         for relation in &skeleton.relations {
             let RelFileLocator { spc, db, .. } = relation.fork.locator;
             if spc != RelFileLocator::GLOBAL_TABLESPACE && made.insert((spc, db)) {
-                make_directory(&self.database(spc, db))?;
+                self.make_directory(&self.database(spc, db))?;
             }
         }
         Ok(())
     }
 
     /// Sparse files of the right sizes, in segments of 1 GiB.
-    fn relations(&self, skeleton: &Skeleton) -> Result<(), DataDirError> {
+    fn relations(&mut self, skeleton: &Skeleton) -> Result<(), DataDirError> {
         for relation in &skeleton.relations {
             let path = self.relation(&relation.fork);
             let mut left = relation.blocks;
@@ -233,7 +262,7 @@ impl Tree<'_> {
             loop {
                 let path = segment_path(&path, segment);
                 let blocks = left.min(RELSEG_BLOCKS);
-                let file = create(&path)?;
+                let file = self.create(&path)?;
                 if blocks > 0 {
                     file.set_len(u64::from(blocks) * BLCKSZ as u64)
                         .map_err(io_at(&path))?;
@@ -248,24 +277,24 @@ impl Tree<'_> {
         Ok(())
     }
 
-    fn small_files(&self, skeleton: &Skeleton) -> Result<(), DataDirError> {
+    fn small_files(&mut self, skeleton: &Skeleton) -> Result<(), DataDirError> {
         for map in &skeleton.relation_maps {
             let path = self.database(map.spc, map.db).join("pg_filenode.map");
-            write_file(&path, &decode_hex(&map.bytes, "relation map")?)?;
+            self.write_file(&path, &decode_hex(&map.bytes, "relation map")?)?;
         }
         for file in &skeleton.two_phase {
             let path = self.root.join("pg_twophase").join(&file.name);
-            write_file(&path, &decode_hex(&file.bytes, "two-phase file")?)?;
+            self.write_file(&path, &decode_hex(&file.bytes, "two-phase file")?)?;
         }
         if let Some(origins) = &skeleton.replication_origins {
             let path = self.root.join("pg_logical/replorigin_checkpoint");
-            write_file(&path, &decode_hex(origins, "replication origins")?)?;
+            self.write_file(&path, &decode_hex(origins, "replication origins")?)?;
         }
         Ok(())
     }
 
     /// SLRU pages and init forks, read in one pipelined pass.
-    fn eager_pages(&self, incarnation: &Incarnation<'_>) -> Result<(), DataDirError> {
+    fn eager_pages(&mut self, incarnation: &Incarnation<'_>) -> Result<(), DataDirError> {
         let skeleton = incarnation.skeleton;
         let mut targets: Vec<Target> = Vec::new();
         let mut ranges: Vec<PageRange> = Vec::new();
@@ -289,6 +318,7 @@ impl Tree<'_> {
             PATIENCE,
         )?;
         let mut open: Option<(PathBuf, File)> = None;
+        let mut segments = BTreeSet::new();
         reader.read(&ranges, |index, block, page| {
             let Some(target) = targets.get(index) else {
                 return Ok(());
@@ -296,7 +326,11 @@ impl Tree<'_> {
             let (path, offset) = self.place(target, block);
             let file = match open.take() {
                 Some((at, file)) if at == path => file,
-                _ => open_for_write(&path)?,
+                // Init forks were made with the other relations.
+                _ if matches!(target, Target::Slru(_)) && segments.insert(path.clone()) => {
+                    self.create(&path)?
+                }
+                _ => reopen(&path)?,
             };
             file.write_all_at(page, offset).map_err(io_at(&path))?;
             open = Some((path, file));
@@ -320,7 +354,7 @@ impl Tree<'_> {
     }
 
     /// The segment in which the timeline begins, with everything known of it, and the history file.
-    fn wal(&self, incarnation: &Incarnation<'_>) -> Result<(), DataDirError> {
+    fn wal(&mut self, incarnation: &Incarnation<'_>) -> Result<(), DataDirError> {
         let skeleton = incarnation.skeleton;
         let (size, timeline) = (skeleton.segment_size, incarnation.switch.timeline);
         let placed = &incarnation.checkpoint.placed;
@@ -336,7 +370,7 @@ impl Tree<'_> {
                     usize::try_from(size.start_of(number + 1).since(at)).unwrap_or(usize::MAX);
                 let (now, later) = bytes.split_at(room.min(bytes.len()));
                 let path = directory.join(size.file_name(timeline, number));
-                let file = open_for_write(&path)?;
+                let file = reopen(&path)?;
                 file.write_all_at(now, size.offset_of(at))
                     .map_err(io_at(&path))?;
                 at = at.advance(now.len() as u64);
@@ -346,7 +380,9 @@ impl Tree<'_> {
         };
         for number in first..=last {
             let path = directory.join(size.file_name(timeline, number));
-            create(&path)?.set_len(size.bytes()).map_err(io_at(&path))?;
+            self.create(&path)?
+                .set_len(size.bytes())
+                .map_err(io_at(&path))?;
         }
         let start = size.start_of(first);
         if incarnation.wal_from > start {
@@ -358,7 +394,7 @@ impl Tree<'_> {
         }
         put(incarnation.wal_from, incarnation.wal)?;
         put(placed.from, &placed.bytes)?;
-        write_file(
+        self.write_file(
             &directory.join(timeline.history_file_name()),
             incarnation.history.as_bytes(),
         )
@@ -407,34 +443,12 @@ fn io_at(path: &Path) -> impl FnOnce(io::Error) -> DataDirError + '_ {
     }
 }
 
-fn make_directory(path: &Path) -> Result<(), DataDirError> {
-    DirBuilder::new()
-        .mode(0o700)
-        .create(path)
-        .map_err(io_at(path))
-}
-
-fn create(path: &Path) -> Result<File, DataDirError> {
+/// Opens a file that was made before.
+fn reopen(path: &Path) -> Result<File, DataDirError> {
     OpenOptions::new()
         .write(true)
-        .create_new(true)
-        .mode(0o600)
         .open(path)
         .map_err(io_at(path))
-}
-
-fn open_for_write(path: &Path) -> Result<File, DataDirError> {
-    OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(path)
-        .map_err(io_at(path))
-}
-
-fn write_file(path: &Path, bytes: &[u8]) -> Result<(), DataDirError> {
-    create(path)?.write_all_at(bytes, 0).map_err(io_at(path))
 }
 
 /// The bytes that `text` spells in hexadecimal.
@@ -461,74 +475,4 @@ pub fn decode_hex(text: &str, what: &str) -> Result<Vec<u8>, DataDirError> {
         .chunks_exact(2)
         .map(|pair| pair.iter().fold(0, |byte, digit| byte << 4 | digit))
         .collect())
-}
-
-/// Removes a previous incarnation's directory: moved aside at once, deleted later by
-/// [`delete_discarded`], so that the next start does not wait for it. A directory that is a file system
-/// of its own cannot be moved: it is emptied.
-///
-/// # Errors
-/// The operating system's.
-pub fn discard(compute: &Path) -> Result<(), DataDirError> {
-    let Some(parent) = compute.parent() else {
-        return Ok(());
-    };
-    for attempt in 0u32.. {
-        let aside = parent.join(format!("{DISCARD_PREFIX}{attempt}"));
-        if aside.exists() {
-            continue;
-        }
-        return match fs::rename(compute, &aside) {
-            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => empty(compute),
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(io_at(compute)(error)),
-            _ => Ok(()),
-        };
-    }
-    Ok(())
-}
-
-/// Removes everything in `directory`.
-fn empty(directory: &Path) -> Result<(), DataDirError> {
-    for entry in fs::read_dir(directory).map_err(io_at(directory))? {
-        let path = entry.map_err(io_at(directory))?.path();
-        let removed = if path.is_dir() && !path.is_symlink() {
-            fs::remove_dir_all(&path)
-        } else {
-            fs::remove_file(&path)
-        };
-        removed.map_err(io_at(&path))?;
-    }
-    Ok(())
-}
-
-const DISCARD_PREFIX: &str = ".discarded-";
-
-/// Deletes what [`discard`] moved aside in `data`, in the background.
-pub fn delete_discarded(data: &Path) {
-    let Ok(entries) = fs::read_dir(data) else {
-        return;
-    };
-    let discarded: Vec<PathBuf> = entries
-        .flatten()
-        .filter(|entry| {
-            entry
-                .file_name()
-                .to_string_lossy()
-                .starts_with(DISCARD_PREFIX)
-        })
-        .map(|entry| entry.path())
-        .collect();
-    if discarded.is_empty() {
-        return;
-    }
-    let deleting = std::thread::Builder::new().name("discard".to_owned()).spawn(move || {
-        for directory in discarded {
-            if let Err(error) = fs::remove_dir_all(&directory) {
-                tracing::warn!(directory = %directory.display(), %error, "could not delete an earlier incarnation");
-            }
-        }
-    });
-    if let Err(error) = deleting {
-        tracing::warn!(%error, "could not delete earlier incarnations");
-    }
 }

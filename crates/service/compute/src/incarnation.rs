@@ -8,7 +8,8 @@
 //! history would fork.
 
 use std::fs;
-use std::io;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -21,13 +22,12 @@ use pg_types::{BLCKSZ, Lsn, TimelineId};
 
 use crate::access::{Access, REPLICATION_ROLE, write_access};
 use crate::checkpoint::{StartCheckpoint, TimelineSwitch, history_text, start_checkpoint};
-use crate::datadir::{
-    BuiltDirectory, DataDirError, Incarnation, build, decode_hex, delete_discarded, discard,
-};
+use crate::datadir::{BuiltDirectory, DataDirError, Incarnation, build, decode_hex};
 use crate::fence::{FenceError, FencedLog, take_over};
 use crate::layout::{ClusterDescription, Layout};
 use crate::leftover::{LeftoverError, end_processes, remove_sockets, send_signal};
 use crate::postgres::{Launch, Postgres, PostgresBinary, PostgresError};
+use crate::recycle::Tidying;
 use crate::settings::{ServerFacts, SettingsError, server_settings};
 use crate::stores::{LogStoreClient, StorageClient, StoreError};
 
@@ -130,6 +130,8 @@ pub struct Running {
     pub timeline: TimelineId,
     /// Where its timeline began, and where it reads pages.
     pub start_lsn: Lsn,
+    /// Clearing up behind earlier incarnations.
+    pub tidying: Option<Tidying>,
 }
 
 /// What a start needs to know.
@@ -174,7 +176,8 @@ impl Starter<'_> {
         let begun = Instant::now();
         let layout = self.layout();
         let compute = layout.compute();
-        end_processes(&compute)?;
+        let ended = end_processes(&compute)?;
+        tracing::debug!(?ended, after = ?begun.elapsed(), "earlier processes");
         remove_sockets(&self.config.run, self.config.listen_port).map_err(|source| {
             StartError::Io {
                 path: self.config.run.clone(),
@@ -182,7 +185,6 @@ impl Starter<'_> {
             }
         })?;
         save_auto_conf(&layout)?;
-        discard(&compute)?;
 
         let mut log = take_over(
             &self.config.log_stores,
@@ -232,14 +234,15 @@ impl Starter<'_> {
             cache_blocks: self.config.cache_bytes.div_ceil(BLCKSZ as u64),
             read_timeout_ms: self.config.read_timeout_ms,
         };
-        let built = build(&compute, &incarnation)?;
+        let built = build(&compute, &incarnation, &ended)?;
         restore_auto_conf(&layout)?;
         tracing::info!(after = ?begun.elapsed(), "data directory built");
         let mut running = self.launch(built, &template, &switch)?;
+        tracing::info!(after = ?begun.elapsed(), "launched");
         match self.make_ready(&mut running, &checkpoint, called_off) {
             Ok(()) => {
                 tracing::info!(pid = running.postgres.pid(), after = ?begun.elapsed(), "ready");
-                delete_discarded(layout.data());
+                running.tidying = Some(Tidying::start(&compute));
                 Ok(running)
             }
             Err(error) => {
@@ -325,6 +328,7 @@ impl Starter<'_> {
             built,
             timeline: switch.timeline,
             start_lsn: switch.at,
+            tidying: None,
         })
     }
 
@@ -351,11 +355,14 @@ impl Starter<'_> {
         called_off: &dyn Fn() -> bool,
     ) -> Result<(), StartError> {
         let deadline = Instant::now() + READY_PATIENCE;
+        let begun = Instant::now();
         let mut client = self.connect(running, deadline, called_off)?;
+        tracing::info!(after = ?begun.elapsed(), "the server answers");
         for store in &self.config.log_stores {
             client.create_physical_slot(&store.name)?;
         }
         drop(client);
+        tracing::info!(after = ?begun.elapsed(), "slots");
         let mut stores: Vec<LogStoreClient> = self
             .config
             .log_stores
@@ -565,7 +572,14 @@ fn restore_auto_conf(layout: &Layout) -> Result<(), StartError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
         Err(source) => return Err(StartError::Io { path: kept, source }),
     };
-    crate::layout::replace_file(&local, &bytes).map_err(|source| StartError::Io {
+    // Nothing reads it yet, and it need not survive: no detour over a synchronised copy, which would
+    // wait until the file system has written down the whole new directory.
+    let write = || -> io::Result<()> {
+        let mut options = fs::OpenOptions::new();
+        let options = options.write(true).create(true).truncate(true).mode(0o600);
+        options.open(&local)?.write_all(&bytes)
+    };
+    write().map_err(|source| StartError::Io {
         path: local,
         source,
     })

@@ -17,5 +17,6 @@ pub mod leftover;
 pub mod manager;
 pub mod page_reader;
 pub mod postgres;
+pub mod recycle;
 pub mod settings;
 pub mod stores;

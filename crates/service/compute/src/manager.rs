@@ -18,6 +18,7 @@ use api::compute::{
 };
 use api::log::LogRequest;
 use parking_lot::Mutex;
+use pg_page::{ClusterState, ControlFile};
 use shim_abi::builder::MapReader;
 
 use crate::incarnation::{
@@ -34,6 +35,8 @@ const WATCH: Duration = Duration::from_millis(10);
 const CARE: Duration = Duration::from_millis(100);
 /// How long a fast shutdown may take.
 const STOP_PATIENCE: Duration = Duration::from_secs(120);
+/// How long log stores may need to have the shutdown checkpoint once the server has ended.
+const CONFIRM_PATIENCE: Duration = Duration::from_secs(5);
 /// Longest pause between two attempts to start.
 const MAX_BACKOFF: Duration = Duration::from_secs(5);
 
@@ -332,28 +335,27 @@ impl Manager {
                 true
             }
             Watched::Terminated => {
-                self.stop_server(running);
+                if let Err(error) = self.stop_server(running) {
+                    self.failed(error);
+                }
                 false
             }
             Watched::Asked(command) => {
                 self.shared.call_off.store(false, Ordering::SeqCst);
-                let wanted = match command.request {
+                let (wanted, error) = match command.request {
                     ComputeRequest::Kill { stay_down } => {
                         self.kill_server(running);
-                        !stay_down
+                        (!stay_down, None)
                     }
-                    _ => {
-                        self.stop_server(running);
-                        false
-                    }
+                    _ => (false, self.stop_server(running).err()),
                 };
-                self.settle(&command, wanted)
+                self.settle(&command, wanted, error)
             }
         }
     }
 
     /// Shows what follows a command and answers it; says whether a server is wanted.
-    fn settle(&self, command: &Command, wanted: bool) -> bool {
+    fn settle(&self, command: &Command, wanted: bool, error: Option<String>) -> bool {
         {
             let mut status = self.shared.status.lock();
             status.pid = None;
@@ -363,7 +365,7 @@ impl Manager {
                 ComputeState::Stopped
             };
             // What went wrong before is answered by what was asked now.
-            status.error = None;
+            status.error = error;
         }
         self.reply(command);
         wanted
@@ -387,14 +389,63 @@ impl Manager {
         }
     }
 
-    fn stop_server(&self, running: &mut Running) {
+    /// Stops the server cleanly; says what is missing if the log stores do not have its last word.
+    fn stop_server(&self, running: &mut Running) -> Result<(), String> {
         self.set_state(ComputeState::Stopping);
         let status = running.postgres.stop(STOP_PATIENCE, || false);
         tracing::info!(?status, "PostgreSQL stopped");
         if let Err(error) = save_auto_conf(&Layout::new(self.config.data.clone())) {
             tracing::warn!(%error, "could not keep postgresql.auto.conf");
         }
+        let confirmed = self.confirm_stop(running);
+        if let Err(error) = &confirmed {
+            tracing::warn!(error);
+        }
         self.end_all();
+        confirmed
+    }
+
+    /// Waits until a quorum of log stores has the shutdown checkpoint. Stock WAL senders wait for it
+    /// before they end, unless their store is away.
+    fn confirm_stop(&self, running: &Running) -> Result<(), String> {
+        let path = running.built.pgdata.join("global/pg_control");
+        let control = fs::read(&path)
+            .map_err(|error| error.to_string())
+            .and_then(|bytes| ControlFile::decode(&bytes).map_err(|error| error.to_string()))
+            .map_err(|error| format!("{}: {error}", path.display()))?;
+        if control.state() != ClusterState::ShutDown {
+            return Err("PostgreSQL ended without a shutdown checkpoint".to_owned());
+        }
+        let checkpoint = control.checkpoint_lsn();
+        let mut stores: Vec<LogStoreClient> = self
+            .config
+            .log_stores
+            .iter()
+            .map(|store| LogStoreClient::new(store, CONFIRM_PATIENCE))
+            .collect();
+        let begun = Instant::now();
+        loop {
+            let having = stores
+                .iter_mut()
+                .filter_map(|store| store.status(&LogRequest::Status, &[]).ok())
+                .filter(|status| {
+                    status.timeline == running.timeline
+                        && status.last_record >= checkpoint
+                        && status.flushed >= status.record_end
+                })
+                .count();
+            if having >= self.config.quorum {
+                tracing::info!(%checkpoint, "a quorum has the shutdown checkpoint");
+                return Ok(());
+            }
+            if begun.elapsed() > CONFIRM_PATIENCE {
+                return Err(format!(
+                    "{having} of {} log stores have the shutdown checkpoint at {checkpoint} (hint: nothing acknowledged is lost; `strandline status` shows which store is missing)",
+                    stores.len()
+                ));
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
     }
 
     fn kill_server(&self, running: &mut Running) {
@@ -413,7 +464,7 @@ impl Manager {
     /// Takes a command while nothing runs; says whether a server is wanted now.
     fn while_stopped(&self, command: Command) -> bool {
         self.shared.call_off.store(false, Ordering::SeqCst);
-        self.settle(&command, command.request == ComputeRequest::Start)
+        self.settle(&command, command.request == ComputeRequest::Start, None)
     }
 
     /// A start was called off by a stop, a kill or the manager's own end.
@@ -423,7 +474,7 @@ impl Manager {
         let Some(command) = self.next_command(Duration::from_secs(1)) else {
             return true;
         };
-        self.settle(&command, wants_server(&command.request))
+        self.settle(&command, wants_server(&command.request), None)
     }
 
     /// Waits before the next attempt; a command ends the wait. Says whether a server is wanted.
@@ -435,7 +486,7 @@ impl Manager {
         while begun.elapsed() < pause && !self.stop.load(Ordering::SeqCst) {
             if let Some(command) = self.next_command(WATCH) {
                 self.shared.call_off.store(false, Ordering::SeqCst);
-                return self.settle(&command, wants_server(&command.request));
+                return self.settle(&command, wants_server(&command.request), None);
             }
         }
         true

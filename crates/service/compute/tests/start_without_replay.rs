@@ -22,6 +22,7 @@ use std::path::{Path, PathBuf};
 use cluster_state::{DatabaseDir, RelationMap, RelationSize, Skeleton, SlruRange};
 use compute::checkpoint::{TimelineSwitch, history_text, start_checkpoint};
 use compute::datadir::{BuiltDirectory, Incarnation, build};
+use compute::leftover::Ended;
 use pg_page::ControlFile;
 use pg_types::{
     BLCKSZ, ForkNumber, Lsn, RelFileLocator, RelFork, SegmentSize, Slru, TimelineId, XLOG_BLCKSZ,
@@ -478,7 +479,7 @@ fn every_place(major: u32) {
             cache_blocks: 0,
             read_timeout_ms: 0,
         };
-        let built = build(&home.join("compute"), &incarnation).unwrap();
+        let built = build(&home.join("compute"), &incarnation, &Ended::All).unwrap();
         fill(&pgdata, &built, &skeleton);
         eprintln!("PostgreSQL {major}: {name}, at {target}");
         starts_and_answers(&home, &binaries, &built, switch.timeline);
