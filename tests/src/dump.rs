@@ -102,7 +102,7 @@ pub fn database(address: &Address, binaries: &PgBinaries, database: &str) -> Res
         address,
         binaries,
         database,
-        "SELECT pg_get_indexdef(indexrelid) FROM pg_index WHERE indrelid > 16384 ORDER BY 1",
+        "SELECT pg_get_indexdef(indexrelid) FROM pg_index WHERE indrelid > 16384 AND indrelid::regclass::text NOT LIKE 'pg_toast%' ORDER BY 1",
     )?;
     text.push_str(&query(
         address,

@@ -69,6 +69,9 @@ fn compare(cluster: &mut Cluster, binaries: &PgBinaries) -> Result<()> {
         user.own(&tablespace)?;
         load(address, binaries, &tablespace).with_context(|| format!("load on {name}"))?;
     }
+    for step in ["prepare", "run"] {
+        sysbench_on_both(cluster, &ours, &theirs, binaries, scratch.path(), step)?;
+    }
     equal(&ours, &theirs, binaries).context("right after the load")?;
 
     // A new incarnation begins with an empty cache: every page now comes from the storage node.
@@ -86,6 +89,7 @@ fn compare(cluster: &mut Cluster, binaries: &PgBinaries) -> Result<()> {
     );
 
     // Changes after the restart meet pages that were filled from storage.
+    sysbench_on_both(cluster, &ours, &theirs, binaries, scratch.path(), "run")?;
     for address in [&ours, &theirs] {
         again(address, binaries)?;
     }
@@ -119,8 +123,6 @@ fn load(address: &Address, binaries: &PgBinaries, tablespace: &Path) -> Result<(
         binaries,
         &["-c", "1", "-t", "1500", "--random-seed=42"],
     )?;
-    sysbench(address, "prepare")?;
-    sysbench(address, "run")?;
     // The only column that is not a function of the seed.
     let drop = "ALTER TABLE pgbench_history DROP COLUMN mtime";
     dump::output(
@@ -132,7 +134,6 @@ fn load(address: &Address, binaries: &PgBinaries, tablespace: &Path) -> Result<(
 }
 
 fn again(address: &Address, binaries: &PgBinaries) -> Result<()> {
-    sysbench(address, "run")?;
     let change = "UPDATE things SET amount = amount + 1 WHERE id % 3 = 0; VACUUM things; \
                   DELETE FROM plain WHERE id % 9 = 0; VACUUM FULL plain; REINDEX TABLE churn; \
                   INSERT INTO serials (v) SELECT 'later' FROM generate_series(1, 50)";
@@ -156,12 +157,62 @@ fn pgbench(address: &Address, binaries: &PgBinaries, arguments: &[&str]) -> Resu
     Ok(())
 }
 
-fn sysbench(address: &Address, step: &str) -> Result<()> {
+/// Runs a step of sysbench on Strandline and what it did on stock: its random numbers do not follow the
+/// seed, so the statements are taken from the server's log.
+fn sysbench_on_both(
+    cluster: &Cluster,
+    ours: &Address,
+    theirs: &Address,
+    binaries: &PgBinaries,
+    scratch: &Path,
+    step: &str,
+) -> Result<()> {
+    let log = cluster.data().join("logs/postgres.log");
+    let before = fs::read_to_string(&log)?.len();
+    sysbench(ours, step, "-c log_statement=all")?;
+    let text = fs::read_to_string(&log)?;
+    let statements = logged_statements(text.get(before..).unwrap_or_default());
+    let changes = |one: &&String| one.starts_with("UPDATE") || one.starts_with("INSERT");
+    let writes = statements.iter().filter(changes).count();
+    ensure!(
+        writes >= 4,
+        "only {writes} changes in {} logged statements",
+        statements.len()
+    );
+    let file = scratch.join("sysbench.sql");
+    fs::write(&file, statements.join(";\n") + ";\n")?;
+    dump::script(theirs, binaries, "sys", &file, &[]).context("sysbench's statements on stock")?;
+    Ok(())
+}
+
+/// The statements in a server log; the further lines of one begin with a tab.
+fn logged_statements(log: &str) -> Vec<String> {
+    let mut statements: Vec<String> = Vec::new();
+    let mut within = false;
+    for line in log.lines() {
+        if let Some((_, statement)) = line.split_once("LOG:  statement: ") {
+            statements.push(statement.to_owned());
+            within = true;
+        } else if let (true, Some(more), Some(last)) =
+            (within, line.strip_prefix('\t'), statements.last_mut())
+        {
+            last.push(' ');
+            last.push_str(more);
+        } else {
+            within = false;
+        }
+    }
+    statements
+}
+
+fn sysbench(address: &Address, step: &str, server_options: &str) -> Result<()> {
     let mut command = Command::new(PathBuf::from("sysbench"));
     command
+        .env("PGOPTIONS", server_options)
         .args([
             "oltp_read_write",
             "--db-driver=pgsql",
+            "--db-ps-mode=disable",
             "--pgsql-user=postgres",
             "--pgsql-db=sys",
         ])
@@ -173,8 +224,9 @@ fn sysbench(address: &Address, step: &str) -> Result<()> {
             "--threads=1",
             "--events=400",
             "--time=0",
-        ])
-        .args(["--rand-seed=42", step]);
+            "--rand-seed=42",
+            step,
+        ]);
     dump::output(&mut command)?;
     Ok(())
 }
