@@ -97,7 +97,7 @@ impl StoreError {
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// No store was ever made here.
-    #[error("{} is no log store: it has no file \"state\" (hint: make one with `strandline import` or `strandline up`)", dir.display())]
+    #[error("{} is no log store: it has no file \"state\" (hint: `strandline import` and `strandline up` make the log stores of a new cluster. The directory of one of three was lost? Stop the cluster and copy the directory of the other store with the higher timeline, or on the same timeline the longer WAL; an empty one would have forgotten what it acknowledged)", dir.display())]
     NotAStore {
         /// The directory.
         dir: PathBuf,

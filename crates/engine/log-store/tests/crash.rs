@@ -322,7 +322,7 @@ fn the_quorum_needs_peers_and_ends_at_whole_records() {
         Lsn(0),
         "copied under a promise: another start may overrule it"
     );
-    let timeline = begin(&store, &tape);
+    let timeline = begin(&store, tape.at, &[]);
     assert_eq!(
         store.status().quorum,
         Lsn(0),

@@ -84,13 +84,13 @@ pub fn write(store: &LogStore, tape: &mut Tape, len: usize) -> Result<Lsn, Store
     Ok(status.flushed)
 }
 
-/// Begins the promised timeline where `tape` ends, empty: from now on what was written counts.
-pub fn begin(store: &LogStore, tape: &Tape) -> TimelineId {
+/// Begins the promised timeline at `at` with `bytes`, or empty: from now on what was written counts.
+pub fn begin(store: &LogStore, at: Lsn, bytes: &[u8]) -> TimelineId {
     let status = store.status();
     let (timeline, parent) = (status.promised, status.timeline);
-    let history = format!("{}{parent}\t{}\ttest\n", status.history_text, tape.at);
+    let history = format!("{}{parent}\t{at}\ttest\n", status.history_text);
     store
-        .begin_timeline(timeline, parent, tape.at, &history, &[])
+        .begin_timeline(timeline, parent, at, &history, bytes)
         .unwrap();
     timeline
 }
