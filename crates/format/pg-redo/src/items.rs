@@ -20,6 +20,11 @@ pub(crate) enum Slot {
     Shift,
 }
 
+/// Whether the line pointer leads to bytes that packing has to keep.
+fn has_tuple(item: ItemId) -> bool {
+    !item.is_empty() && item.state() != ItemState::Unused
+}
+
 impl PageMut<'_> {
     /// Makes room for a tuple of `len` bytes under line pointer `number` (`PageAddItemExtended`) and
     /// returns where its bytes go.
@@ -83,12 +88,18 @@ impl PageMut<'_> {
             upper: old_upper,
             special,
         } = self.layout()?;
-        let original = *self.bytes;
+        // Where each tuple lies below the one before it, as on most pages, moving one never overwrites
+        // another that has yet to move, and no copy of the page is needed.
+        let original = if self.tuples_descend()? {
+            None
+        } else {
+            Some(*self.bytes)
+        };
         let mut upper = special;
         for number in 1..=self.item_count() {
             let at = Self::item_at(number);
             let item = ItemId(self.u32_at(at)?);
-            if item.is_empty() || item.state() == ItemState::Unused {
+            if !has_tuple(item) {
                 continue;
             }
             let from = usize::from(item.offset());
@@ -102,14 +113,35 @@ impl PageMut<'_> {
             }
             upper = next_upper;
             if from != upper {
-                let tuple = original.get(from..from + room).unwrap_or_default();
-                self.put_bytes(upper, tuple)?;
+                match &original {
+                    None => self.shift(from, upper, room)?,
+                    Some(original) => {
+                        let tuple = original.get(from..from + room).unwrap_or_default();
+                        self.put_bytes(upper, tuple)?;
+                    }
+                }
                 let moved = ItemId::new(upper as u16, item.state(), item.len());
                 self.put_u32(at, moved.0)?;
             }
         }
         page_header::set_upper(self.bytes, upper as u16);
         Ok(())
+    }
+
+    /// Whether each tuple ends where the tuple of the line pointer before it begins, or below.
+    fn tuples_descend(&self) -> Result<bool, RedoFault> {
+        let mut above = BLCKSZ;
+        for number in 1..=self.item_count() {
+            let item = ItemId(self.u32_at(Self::item_at(number))?);
+            if has_tuple(item) {
+                let from = usize::from(item.offset());
+                if from + align8(usize::from(item.len())) > above {
+                    return Ok(false);
+                }
+                above = from;
+            }
+        }
+        Ok(true)
     }
 
     /// Cuts unused line pointers off the end of the array, keeping `keep` at least.

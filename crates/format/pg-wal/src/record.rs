@@ -6,7 +6,7 @@
 //! headers: for each block its image, then its data; finally the main data.
 //!
 //! [`Record::decode`] borrows everything from its input and allocates only for records with more
-//! than four block references.
+//! than two block references.
 
 use pg_types::{BLCKSZ, BlockNumber, ForkNumber, Lsn, PgMajor, RelFileLocator, Xid};
 use smallvec::SmallVec;
@@ -131,7 +131,7 @@ pub struct Record<'a> {
     /// The fixed header.
     pub header: RecordHeader,
     /// Block references in ascending order of id.
-    pub blocks: SmallVec<[BlockRef<'a>; 4]>,
+    pub blocks: SmallVec<[BlockRef<'a>; 2]>,
     /// The resource manager's data that belongs to no block.
     pub main: &'a [u8],
     /// Replication origin, if the record names one.
@@ -307,24 +307,24 @@ impl<'a> Record<'a> {
     }
 }
 
-/// A block reference whose payload has not been located yet.
-struct PendingBlock<'a> {
-    block: BlockRef<'a>,
-    image_len: usize,
-    data_len: usize,
-}
-
 fn decode_body<'a>(
     header: RecordHeader,
     body: &'a [u8],
     major: PgMajor,
 ) -> Result<Record<'a>, RecordError> {
     let mut at = Cursor::new(body);
-    let mut pending: SmallVec<[PendingBlock<'a>; 4]> = SmallVec::new();
+    let mut record = Record {
+        header,
+        blocks: SmallVec::new(),
+        main: &[],
+        origin: None,
+        toplevel_xid: None,
+        major,
+    };
+    // Of each block's image and data, which come behind all headers.
+    let mut lengths: SmallVec<[(u16, u16); 2]> = SmallVec::new();
     let mut announced = 0usize;
     let mut main_len = 0usize;
-    let mut origin = None;
-    let mut toplevel_xid = None;
     let mut rel = None;
 
     while at.bytes.len() > announced {
@@ -341,19 +341,23 @@ fn decode_body<'a>(
                 announced = announced.saturating_add(main_len);
                 break;
             }
-            ID_ORIGIN => origin = Some(at.u16().ok_or(cut("origin"))?),
-            ID_TOPLEVEL_XID => toplevel_xid = Some(at.u32().ok_or(cut("top-level xid"))?),
+            ID_ORIGIN => record.origin = Some(at.u16().ok_or(cut("origin"))?),
+            ID_TOPLEVEL_XID => {
+                record.toplevel_xid = Some(at.u32().ok_or(cut("top-level xid"))?);
+            }
             0..=MAX_BLOCK_ID => {
-                if let Some(previous) = pending.last().map(|last| last.block.id)
+                if let Some(previous) = record.blocks.last().map(|last| last.id)
                     && id <= previous
                 {
                     return Err(RecordError::BlockOutOfOrder { id, previous });
                 }
                 let block = decode_block(&mut at, id, &mut rel, major)?;
+                let (image_len, data_len) = block.lengths;
                 announced = announced
-                    .saturating_add(block.image_len)
-                    .saturating_add(block.data_len);
-                pending.push(block);
+                    .saturating_add(usize::from(image_len))
+                    .saturating_add(usize::from(data_len));
+                record.blocks.push(block.reference);
+                lengths.push(block.lengths);
             }
             _ => return Err(RecordError::UnknownItem { id }),
         }
@@ -365,36 +369,34 @@ fn decode_body<'a>(
     if at.bytes.len() != announced {
         return Err(mismatch);
     }
-    let mut blocks = SmallVec::with_capacity(pending.len());
-    for PendingBlock {
-        mut block,
-        image_len,
-        data_len,
-    } in pending
-    {
+    for (block, (image_len, data_len)) in record.blocks.iter_mut().zip(lengths) {
         if let Some(image) = &mut block.image {
-            image.bytes = at.take(image_len).ok_or_else(|| mismatch.clone())?;
+            image.bytes = at
+                .take(usize::from(image_len))
+                .ok_or_else(|| mismatch.clone())?;
         }
-        block.data = at.take(data_len).ok_or_else(|| mismatch.clone())?;
-        blocks.push(block);
+        block.data = at
+            .take(usize::from(data_len))
+            .ok_or_else(|| mismatch.clone())?;
     }
-    let main = at.take(main_len).ok_or(mismatch)?;
-    Ok(Record {
-        header,
-        blocks,
-        main,
-        origin,
-        toplevel_xid,
-        major,
-    })
+    record.main = at.take(main_len).ok_or(mismatch)?;
+    Ok(record)
 }
 
+/// A block reference whose payload has not been located yet.
+struct BlockHeader<'a> {
+    reference: BlockRef<'a>,
+    /// Bytes of its image and its data.
+    lengths: (u16, u16),
+}
+
+#[inline]
 fn decode_block<'a>(
     at: &mut Cursor<'a>,
     id: u8,
     rel: &mut Option<RelFileLocator>,
     major: PgMajor,
-) -> Result<PendingBlock<'a>, RecordError> {
+) -> Result<BlockHeader<'a>, RecordError> {
     let cut = RecordError::TruncatedItem {
         item: "block reference",
     };
@@ -434,8 +436,8 @@ fn decode_block<'a>(
     }
     let rel = rel.ok_or(RecordError::NoPreviousRelation { id })?;
     let block = at.u32().ok_or(cut)?;
-    Ok(PendingBlock {
-        block: BlockRef {
+    Ok(BlockHeader {
+        reference: BlockRef {
             id,
             rel,
             fork,
@@ -444,8 +446,7 @@ fn decode_block<'a>(
             image,
             data: &[],
         },
-        image_len,
-        data_len: usize::from(data_len),
+        lengths: (image_len, data_len),
     })
 }
 
@@ -454,7 +455,7 @@ fn decode_image<'a>(
     at: &mut Cursor<'a>,
     id: u8,
     major: PgMajor,
-) -> Result<(BlockImage<'a>, usize), RecordError> {
+) -> Result<(BlockImage<'a>, u16), RecordError> {
     let cut = RecordError::TruncatedItem {
         item: "block image",
     };
@@ -513,5 +514,5 @@ fn decode_image<'a>(
         compression,
         apply,
     };
-    Ok((image, usize::from(length)))
+    Ok((image, length))
 }
