@@ -103,6 +103,21 @@ impl IngestBatch {
         self.first.map(|first| (first, self.last))
     }
 
+    /// Drops the changes above `lsn`: those of a record that turned out to be no good.
+    pub fn discard_above(&mut self, lsn: Lsn) {
+        while let Some(page) = self.pages.pop_if(|page| page.lsn > lsn) {
+            self.data.truncate(page.offset);
+        }
+        while self.meta.pop_if(|meta| meta.lsn > lsn).is_some() {}
+        let last_page = self.pages.last().map(|page| page.lsn);
+        let last_meta = self.meta.last().map(|meta| meta.lsn);
+        self.last = last_page.max(last_meta).unwrap_or(Lsn::INVALID);
+        if self.is_empty() {
+            self.first = None;
+        }
+        self.unordered = self.unordered.filter(|unordered| *unordered <= lsn);
+    }
+
     /// Empties it, keeping its memory.
     pub fn clear(&mut self) {
         self.data.clear();
@@ -144,3 +159,34 @@ pub(crate) fn is_zero_page(page: &[u8; BLCKSZ]) -> bool {
 
 /// Receives a metadata version: key, LSN, and its value, or `None` when the key ceased to exist.
 pub(crate) type MetaVisitor<'a> = dyn FnMut(&[u8], Lsn, Option<&[u8]>) + 'a;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_discarded_leaves_no_trace() {
+        let key = |rel| PageKey {
+            space: 1663,
+            db: 5,
+            rel,
+            fork: 0,
+            block: 0,
+        };
+        let mut batch = IngestBatch::new();
+        batch.mini(key(1), Lsn(8), b"abcd");
+        batch.meta(b"k", Lsn(16), Some(b"v"));
+        batch.mini(key(2), Lsn(24), b"efgh");
+        batch.mini(key(3), Lsn(24), b"ij");
+        batch.meta(b"l", Lsn(24), None);
+        batch.discard_above(Lsn(16));
+        assert_eq!((batch.len(), batch.bytes()), (2, 4));
+        assert_eq!(batch.lsn_range(), Some((Lsn(8), Lsn(16))));
+        // The same LSN may come again, in order.
+        batch.mini(key(4), Lsn(16), b"kl");
+        assert_eq!(batch.unordered, None);
+        batch.discard_above(Lsn(0));
+        assert!(batch.is_empty());
+        assert_eq!((batch.bytes(), batch.lsn_range()), (0, None));
+    }
+}

@@ -23,8 +23,15 @@ impl SharedHistory {
         self.history.read()
     }
 
-    pub(crate) fn insert(&self, lsn: Lsn, change: StateChange) {
-        self.history.write().insert(lsn, change);
+    /// Adds `changes`; readers are locked out once for all of them, and not at all for none.
+    pub(crate) fn extend(&self, changes: impl ExactSizeIterator<Item = (Lsn, StateChange)>) {
+        if changes.len() == 0 {
+            return;
+        }
+        let mut history = self.history.write();
+        for (lsn, change) in changes {
+            history.insert(lsn, change);
+        }
     }
 }
 

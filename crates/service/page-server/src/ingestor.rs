@@ -1,7 +1,8 @@
 //! Applying WAL: bytes in, page versions and state out.
 //!
-//! **Invariant.** The store advances only to ends of records all of whose changes it has. A portion of
-//! WAL that holds a record which cannot be ingested is not applied at all.
+//! **Invariant.** The store advances only to ends of records all of whose changes it has. A record that
+//! cannot be ingested ends ingestion: what came before it is applied, nothing of it or behind it is.
+//! Going on behind it would serve pages that lack its changes.
 
 use std::sync::Arc;
 
@@ -36,15 +37,19 @@ pub(crate) struct Ingestor {
     state: ClusterIngest,
     batch: IngestBatch,
     encoded: EncodedChange,
+    /// State changes of the portion in hand.
+    changes: Vec<(Lsn, StateChange)>,
+    /// Why ingestion has ended, if it has.
+    refused: Option<cluster_state::IngestError>,
     /// The timeline that is being streamed.
     timeline: TimelineId,
 }
 
-/// Puts page changes into a batch, and state changes into the batch and the history.
+/// Puts changes into a batch, and keeps state changes for the history.
 struct BatchSink<'a> {
     batch: &'a mut IngestBatch,
     encoded: &'a mut EncodedChange,
-    history: &'a SharedHistory,
+    changes: &'a mut Vec<(Lsn, StateChange)>,
 }
 
 impl ChangeSink for BatchSink<'_> {
@@ -56,7 +61,7 @@ impl ChangeSink for BatchSink<'_> {
         change.encode(self.encoded);
         self.batch
             .meta(self.encoded.key(), lsn, self.encoded.value());
-        self.history.insert(lsn, change);
+        self.changes.push((lsn, change));
     }
 }
 
@@ -81,6 +86,8 @@ impl Ingestor {
             state,
             batch: IngestBatch::new(),
             encoded: EncodedChange::default(),
+            changes: Vec::new(),
+            refused: None,
             timeline: from.timeline,
         })
     }
@@ -117,32 +124,43 @@ impl Ingestor {
     /// Takes WAL bytes that stand at `at` and applies every record that is whole now.
     ///
     /// # Errors
-    /// [`ApplyError`]; nothing of the portion is applied then.
+    /// [`ApplyError`]; the records before what it names are applied. After [`ApplyError::Record`]
+    /// nothing is taken any more.
     pub(crate) fn apply(&mut self, at: Lsn, bytes: &[u8]) -> Result<(), ApplyError> {
+        if let Some(error) = &self.refused {
+            return Err(error.clone().into());
+        }
         self.wal.push(at, bytes)?;
         let mut records = 0;
-        let mut end = None;
-        let damage = loop {
+        let mut good = None;
+        let ended = loop {
             let record = match self.wal.next_record() {
                 Ok(Some(record)) => record,
-                Ok(None) => break None,
-                Err(error) => break Some(error),
+                Ok(None) => break Ok(()),
+                // The damage may be one log store's only.
+                Err(error) => break Err(error.into()),
             };
             let mut sink = BatchSink {
                 batch: &mut self.batch,
                 encoded: &mut self.encoded,
-                history: &self.history,
+                changes: &mut self.changes,
             };
-            self.state.ingest(&record, &mut sink)?;
-            end = Some((record.end, record.start));
+            if let Err(error) = self.state.ingest(&record, &mut sink) {
+                self.refused = Some(error.clone());
+                let upto = good.map_or(Lsn::INVALID, |(end, _)| end);
+                self.batch.discard_above(upto);
+                self.changes.retain(|(lsn, _)| *lsn <= upto);
+                break Err(error.into());
+            }
+            good = Some((record.end, record.start));
             records += 1;
         };
-        // What came before damaged WAL is good; the damage itself may be one log store's only.
-        if let Some((end, last_record)) = end {
+        if let Some((end, last_record)) = good {
             self.store.ingest(&mut self.batch)?;
+            self.history.extend(self.changes.drain(..));
             self.store.advance(end, last_record, self.timeline)?;
         }
         self.status.count_wal(records, bytes.len() as u64);
-        damage.map_or(Ok(()), |error| Err(error.into()))
+        ended
     }
 }

@@ -7,6 +7,7 @@
 mod compare;
 mod live;
 mod mask;
+mod refusal;
 mod workload;
 
 use std::path::Path;
