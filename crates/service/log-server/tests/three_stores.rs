@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 
 use api::log::{LogPeer, LogRequest, LogResponse, LogStatus, LogStoreConfig, PrimaryAddress};
 use log_store::{SeedLog, seed};
+use pg_client::{PgClient, StreamEvent};
 use pg_types::{Lsn, PgMajor, SegmentSize, TimelineId};
-use pg_wal::{RmgrId, WalGeometry, WalStream, encode_record, place_record};
+use pg_wal::{PlacedRecord, RmgrId, WalGeometry, WalStream, encode_record, place_record};
 use rpc::{Client, Endpoint};
 use testkit::{PgBinaries, StockServer};
 
@@ -282,6 +283,146 @@ fn a_quorum_of_two_survives_kills_and_a_laggard_catches_up_from_its_peers() {
     );
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success(), "{output:?}");
+}
+
+/// A cluster that was stopped, and its log in three stores.
+fn stopped_cluster(root: &Path) -> (SeedLog, Vec<Store>) {
+    let mut primary = StockServer::init(
+        PgBinaries::find(15).unwrap(),
+        &root.join("primary"),
+        &[],
+        &[],
+    )
+    .unwrap();
+    primary.start().unwrap();
+    primary.stop().unwrap();
+    let log = seed_log(&primary);
+    let stores = stores(root, &log);
+    (log, stores)
+}
+
+/// A record of timeline `timeline` at `at`.
+fn record(log: &SeedLog, timeline: u32, at: Lsn, prev: Lsn) -> PlacedRecord {
+    let geometry = WalGeometry {
+        major: log.major,
+        system_identifier: log.system_identifier,
+        segment_size: log.segment_size,
+        timeline: TimelineId(timeline),
+    };
+    let payload = [u8::try_from(timeline).unwrap(); 88];
+    place_record(
+        at,
+        &encode_record(RmgrId::XLOG, 0x20, 0, prev, &payload),
+        &geometry,
+    )
+}
+
+fn promise(stores: &[&Store], timeline: u32) {
+    let timeline = TimelineId(timeline);
+    for store in stores {
+        store.ask(&LogRequest::Promise { timeline }, &[]);
+    }
+}
+
+fn begin(timeline: u32, parent: u32, switch_at: Lsn, history: &str) -> LogRequest {
+    LogRequest::BeginTimeline {
+        timeline: TimelineId(timeline),
+        parent: TimelineId(parent),
+        switch_at,
+        history: history.to_owned(),
+    }
+}
+
+/// Starts that die half-way, and majorities that differ: what the second one copied to a quorum must
+/// not count, because the third one, with another majority, chooses a history without it.
+#[test]
+fn what_a_dead_start_copied_does_not_count() {
+    let root = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(
+        root.path(),
+        std::os::unix::fs::PermissionsExt::from_mode(0o755),
+    )
+    .unwrap();
+    let (log, stores) = stopped_cluster(root.path());
+    let [a, b, c] = [&stores[0], &stores[1], &stores[2]];
+    for store in [a, b, c] {
+        eventually("the seed's quorum", || store.status().quorum == log.end);
+    }
+    let last_record = a.status().last_record;
+
+    // The first start begins timeline 2 on one store.
+    promise(&[b, c], 2);
+    let history_2 = format!("1\t{}\tbegun by a test\n", log.end);
+    let orphan = record(&log, 2, log.end, last_record);
+    c.ask(&begin(2, 1, log.end, &history_2), &orphan.bytes);
+
+    // The second one does not see that store; the history that it chooses gets to a quorum.
+    promise(&[a, b], 3);
+    let tail = record(&log, 1, log.end, last_record);
+    for store in [a, b] {
+        let copy = LogRequest::WriteWal {
+            promised: TimelineId(3),
+            timeline: TimelineId(1),
+            at: log.end,
+            history: String::new(),
+        };
+        assert_eq!(store.ask(&copy, &tail.bytes).record_end, tail.end);
+    }
+    // Ample for stores that hear of each other within milliseconds.
+    std::thread::sleep(Duration::from_millis(1500));
+    for store in [a, b, c] {
+        assert_eq!(store.status().quorum, log.end);
+    }
+
+    // The third one sees timeline 2, and continues it.
+    promise(&[b, c], 4);
+    let copy = LogRequest::WriteWal {
+        promised: TimelineId(4),
+        timeline: TimelineId(2),
+        at: log.end,
+        history: history_2.clone(),
+    };
+    assert_eq!(b.ask(&copy, &orphan.bytes).record_end, orphan.end);
+    let history_4 = format!("{history_2}2\t{}\tbegun by a test\n", orphan.end);
+    let begin_4 = begin(4, 2, orphan.end, &history_4);
+    for store in [b, c] {
+        store.ask(&begin_4, &[]);
+    }
+    for store in [b, c] {
+        eventually("the begin's quorum", || store.status().quorum == orphan.end);
+    }
+    // A reader gets up to the begin, but hears of timeline 4 only when a quorum has a record of it.
+    let host = root.path().to_str().unwrap();
+    let parameters = [("application_name", "strandline_storage")];
+    let reader = PgClient::connect(host, 7001, "reader", "", &parameters, true).unwrap();
+    let mut stream = reader
+        .start_replication(None, orphan.end, TimelineId(2))
+        .unwrap();
+    let event = stream.next(Duration::from_millis(500)).unwrap();
+    assert!(matches!(event, StreamEvent::Idle), "{event:?}");
+    let first = record(&log, 4, orphan.end, orphan.start);
+    for store in [b, c] {
+        let status = store.ask(&begin_4, &first.bytes);
+        assert_eq!(status.record_end, first.end);
+    }
+    let event = stream.next(Duration::from_secs(10)).unwrap();
+    assert!(
+        matches!(event, StreamEvent::EndOfTimeline { next: TimelineId(4), at } if at == orphan.end),
+        "{event:?}"
+    );
+
+    // The store that slept drops what the second start left there.
+    receive(a, root.path(), 7001, 4);
+    eventually("the sleeper's quorum", || a.status().quorum == first.end);
+    let read = |store: &Store| {
+        let request = LogRequest::ReadWal {
+            from: log.end,
+            max_bytes: 1 << 20,
+        };
+        store.call(&request, &[]).1
+    };
+    assert_eq!(read(a), read(b));
+    assert_eq!(read(a), [orphan.bytes, first.bytes].concat());
 }
 
 /// What the compute manager does; returns the new timeline's history.
