@@ -14,7 +14,7 @@ use pg_wal::{StreamError, WalStream};
 use crate::block_history::SharedHistory;
 use crate::status::NodeStatus;
 
-/// Why a portion of WAL was not applied.
+/// Why a portion of WAL was not applied to its end.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ApplyError {
     /// The bytes are not the WAL that follows; another log store may have it.
