@@ -28,8 +28,11 @@ pub fn run(binaries: &PgBinaries, effort: &Effort) -> Result<Report> {
     let mut cluster = Cluster::start(ClusterOptions::new(binaries.directory()))?;
     let side = Side::strandline(&cluster, binaries);
     let server = side.psql("SHOW server_version")?.trim().to_owned();
-    let mut report =
-        Report::new("getpage", "GetPage@LSN of random pages of pgbench_accounts, one client", &server);
+    let mut report = Report::new(
+        "getpage",
+        "GetPage@LSN of random pages of pgbench_accounts, one client",
+        &server,
+    );
     side.initialize(effort.scale)?;
     side.tps(2, effort.seconds, &[])?;
     let place = side.psql(
@@ -44,7 +47,11 @@ pub fn run(binaries: &PgBinaries, effort: &Effort) -> Result<Report> {
     cluster.up()?;
     let status = cluster.status()?;
     let text = |path: &str| -> Result<String> {
-        Ok(status.pointer(path).and_then(|value| value.as_str()).context("no start LSN")?.to_owned())
+        Ok(status
+            .pointer(path)
+            .and_then(|value| value.as_str())
+            .context("no start LSN")?
+            .to_owned())
     };
     let lsn: Lsn = text("/compute/status/start_lsn")?.parse()?;
     let sysid = status
@@ -80,11 +87,19 @@ pub fn run(binaries: &PgBinaries, effort: &Effort) -> Result<Report> {
     for _ in 0..effort.rounds {
         let mut warm = Histogram::<u64>::new(3)?;
         for _ in 0..READS {
-            timed(&mut client, request(random.below(span))?, &mut page, &mut warm)?;
+            timed(
+                &mut client,
+                request(random.below(span))?,
+                &mut page,
+                &mut warm,
+            )?;
         }
         p50.values.push(warm.value_at_quantile(0.5) as f64 / 1e3);
         p99.values.push(warm.value_at_quantile(0.99) as f64 / 1e3);
-        eprintln!("  materialised: {warm_p50:.1} us", warm_p50 = warm.value_at_quantile(0.5) as f64 / 1e3);
+        eprintln!(
+            "  materialised: {warm_p50:.1} us",
+            warm_p50 = warm.value_at_quantile(0.5) as f64 / 1e3
+        );
     }
     report.at_most("materialised page, p50", p50.median(), "us", 100.0);
     report.at_most("materialised page, p99", p99.median(), "us", 500.0);

@@ -75,7 +75,11 @@ fn timed_start(cluster: &Cluster, side: &Side) -> Result<f64> {
 
 fn compute(cluster: &Cluster, what: &[&str]) -> Result<()> {
     pgbench::run(
-        Command::new(cluster::binary()?).arg("compute").args(what).arg("--data").arg(cluster.data()),
+        Command::new(cluster::binary()?)
+            .arg("compute")
+            .args(what)
+            .arg("--data")
+            .arg(cluster.data()),
     )?;
     Ok(())
 }
