@@ -120,6 +120,8 @@ pub enum BenchName {
     Overhead,
     /// Latency of GetPage@LSN
     Getpage,
+    /// WAL into page versions
+    Ingest,
     /// Native redo against stock recovery
     Redo,
     /// `compute start` to the first query
