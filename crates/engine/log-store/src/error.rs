@@ -146,7 +146,7 @@ pub enum OpenError {
         /// The directory.
         dir: PathBuf,
     },
-    /// The WAL given to [`crate::seed`] does not end where it was said to.
+    /// The WAL given to [`crate::seed()`] does not end where it was said to.
     #[error("the WAL given ends at {found}, not at {expected}")]
     SeedEnd {
         /// Where it should end.
