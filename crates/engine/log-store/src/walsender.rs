@@ -240,7 +240,7 @@ impl Session {
         let stopped = published.stopping || heard.done.load(Ordering::SeqCst);
         if limit <= sent && !switched && !stopped && !heard.wants_reply.load(Ordering::SeqCst) {
             self.shared.wait(&mut published, LOOK);
-        } else if switched {
+        } else if limit <= sent && switched {
             // A timeline whose end is known but not yet within the quorum.
             self.shared.wait(&mut published, Duration::from_millis(20));
         }

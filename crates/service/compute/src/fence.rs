@@ -415,16 +415,30 @@ impl FencedLog {
             switch_at: self.chosen.record_end,
             history: history.to_owned(),
         };
+        // All at once: each makes a segment and several small files durable, and that takes longer
+        // than everything else in a start up to here.
+        let request = &request;
+        let answers: Vec<_> = std::thread::scope(|scope| {
+            let calls: Vec<_> = self
+                .members
+                .iter_mut()
+                .map(|client| scope.spawn(move || client.status(request, wal)))
+                .collect();
+            calls.into_iter().map(|call| call.join()).collect()
+        });
         let mut begun = Vec::new();
         let mut last = String::new();
-        for mut client in self.members.drain(..) {
-            match client.status(&request, wal) {
-                Ok(_) => begun.push(client),
-                Err(error) => {
-                    tracing::warn!(store = client.name(), %error, "could not begin the timeline");
-                    last = error.to_string();
+        for (client, answer) in self.members.drain(..).zip(answers) {
+            let error = match answer {
+                Ok(Ok(_)) => {
+                    begun.push(client);
+                    continue;
                 }
-            }
+                Ok(Err(error)) => error.to_string(),
+                Err(_) => format!("the call to {} panicked", client.name()),
+            };
+            tracing::warn!(store = client.name(), error, "could not begin the timeline");
+            last = error;
         }
         self.members = begun;
         self.begun = true;
