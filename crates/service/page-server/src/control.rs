@@ -60,6 +60,7 @@ impl Control {
     /// an invalid LSN there.
     fn skeleton(&self, lsn: Lsn, wait_ms: u64) -> StorageResponse {
         let refused = |message| StorageResponse::Refused { message };
+        self.status.note_wanted(lsn);
         if let Err(error) = self.store.wait_applied(lsn, Duration::from_millis(wait_ms)) {
             let why = self
                 .status

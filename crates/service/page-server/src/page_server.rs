@@ -252,6 +252,9 @@ impl Replies<'_> {
             let message = format!("a request for {count} blocks; 1 to {MAX_BLOCKS} are allowed");
             return Err((STATUS_ERROR, message));
         }
+        if lsn > source.store.applied() {
+            source.status.note_wanted(lsn);
+        }
         if let Err(error) = source.store.wait_applied(lsn, LONGEST_WAIT) {
             return Err(match source.status.stopped() {
                 Some(why) => (STATUS_ERROR, format!("{lsn} will not be reached: {why}")),

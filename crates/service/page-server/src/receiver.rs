@@ -2,6 +2,10 @@
 //!
 //! **Invariant.** Only WAL that a log store serves is taken, and log stores serve only what a quorum
 //! has made durable (DESIGN invariant 2). What is reported back as flushed is what layer files hold.
+//!
+//! A log store that missed the promise or the beginning of a timeline does not know how far the quorum
+//! is: it keeps the connection alive and serves nothing, while a server that is to start waits for WAL
+//! that the other stores would give. So while somebody waits and nothing comes, the next store is tried.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,6 +25,10 @@ const LONGEST_BACKOFF: Duration = Duration::from_secs(2);
 const REPORT_EVERY: Duration = Duration::from_millis(500);
 /// A log store that has said nothing for so long may hang: try the next one.
 const LONGEST_SILENCE: Duration = Duration::from_secs(20);
+/// While somebody waits for WAL, a log store that gives none is left after so long…
+const FIRST_PATIENCE: Duration = Duration::from_millis(300);
+/// …and, if the others give none either, after up to so long.
+const LONGEST_PATIENCE: Duration = Duration::from_secs(5);
 /// Name by which log stores know this client.
 const APPLICATION_NAME: &str = "strandline_storage";
 const REPLICATION_ROLE: &str = "strandline_replication";
@@ -45,6 +53,15 @@ enum ReceiveError {
         port: u16,
         source: ApplyError,
     },
+    #[error(
+        "the log store at {host}:{port} serves nothing beyond {applied}, but {wanted} is waited for"
+    )]
+    Behind {
+        host: String,
+        port: u16,
+        applied: Lsn,
+        wanted: Lsn,
+    },
     #[error("the log store at {host}:{port} has sent nothing for {seconds} s")]
     Silent {
         host: String,
@@ -65,13 +82,14 @@ pub(crate) struct Receiver {
 impl Receiver {
     pub(crate) fn run(mut self) {
         let mut backoff = FIRST_BACKOFF;
+        let mut patience = FIRST_PATIENCE;
         let sources = self.sources.clone();
         for source in sources.iter().cycle() {
             if self.stopping() {
                 return;
             }
             let before = self.store.applied();
-            let ended = self.receive(source);
+            let ended = self.receive(source, patience);
             self.status.set_receiving(false);
             let Err(error) = ended else {
                 return;
@@ -84,6 +102,12 @@ impl Receiver {
             }
             if self.store.applied() > before {
                 backoff = FIRST_BACKOFF;
+                patience = FIRST_PATIENCE;
+            }
+            if matches!(error, ReceiveError::Behind { .. }) {
+                tracing::info!("{error}; trying the next log store");
+                patience = (patience * 2).min(LONGEST_PATIENCE);
+                continue;
             }
             tracing::warn!(retry_in = ?backoff, "receiving WAL: {error}");
             self.status.set_unreachable(error.to_string());
@@ -114,7 +138,7 @@ impl Receiver {
     }
 
     /// Streams from `source` until the connection ends (`Err`) or this node stops (`Ok`).
-    fn receive(&mut self, source: &WalSource) -> Result<(), ReceiveError> {
+    fn receive(&mut self, source: &WalSource, patience: Duration) -> Result<(), ReceiveError> {
         let mut client = PgClient::connect(
             &source.host,
             source.port,
@@ -147,7 +171,7 @@ impl Receiver {
             tracing::info!(%from, %timeline, host = %source.host, port = source.port, "streaming WAL");
             let mut stream = client.start_replication(None, from, timeline)?;
             self.status.set_receiving(true);
-            let Some((next, at)) = self.stream(&mut stream, source)? else {
+            let Some((next, at)) = self.stream(&mut stream, source, patience)? else {
                 return Ok(());
             };
             tracing::info!(timeline = %next, %at, "the WAL goes on with the next timeline");
@@ -163,8 +187,10 @@ impl Receiver {
         &mut self,
         stream: &mut ReplicationStream,
         source: &WalSource,
+        patience: Duration,
     ) -> Result<Option<(pg_types::TimelineId, Lsn)>, ReceiveError> {
         let reports = stream.status_sender();
+        let mut unmet: Option<Instant> = None;
         let mut reported = Instant::now();
         let mut heard = Instant::now();
         loop {
@@ -172,9 +198,10 @@ impl Receiver {
                 return Ok(None);
             }
             let mut wanted = false;
-            match stream.next(REPORT_EVERY)? {
+            match stream.next(patience.min(REPORT_EVERY))? {
                 StreamEvent::XLogData { start, end, data } => {
                     heard = Instant::now();
+                    unmet = None;
                     self.status.note_quorum(end);
                     self.ingestor
                         .apply(start, data)
@@ -199,11 +226,36 @@ impl Receiver {
                 }
                 StreamEvent::Idle => {}
             }
+            self.look_elsewhere(source, patience, &mut unmet)?;
             if wanted || reported.elapsed() >= REPORT_EVERY {
                 reported = Instant::now();
                 let durable = self.store.disk_consistent().lsn;
                 reports.send_status(self.ingestor.received(), durable, self.store.applied())?;
             }
         }
+    }
+
+    /// Fails when somebody has waited since `unmet` for WAL that `source` does not serve. With one log
+    /// store there is nowhere else to look.
+    fn look_elsewhere(
+        &self,
+        source: &WalSource,
+        patience: Duration,
+        unmet: &mut Option<Instant>,
+    ) -> Result<(), ReceiveError> {
+        let (applied, wanted) = (self.store.applied(), self.status.wanted());
+        if wanted <= applied || self.sources.len() < 2 {
+            *unmet = None;
+            return Ok(());
+        }
+        if unmet.get_or_insert_with(Instant::now).elapsed() < patience {
+            return Ok(());
+        }
+        Err(ReceiveError::Behind {
+            host: source.host.clone(),
+            port: source.port,
+            applied,
+            wanted,
+        })
     }
 }

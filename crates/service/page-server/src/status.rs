@@ -12,6 +12,8 @@ pub(crate) struct NodeStatus {
     wal_bytes: AtomicU64,
     pages_served: AtomicU64,
     quorum: AtomicU64,
+    /// Highest LSN that somebody has waited for.
+    wanted: AtomicU64,
     receiving: AtomicBool,
     /// Ingestion has stopped for good.
     stopped: Mutex<Option<String>>,
@@ -31,6 +33,15 @@ impl NodeStatus {
 
     pub(crate) fn note_quorum(&self, lsn: Lsn) {
         self.quorum.fetch_max(lsn.0, Ordering::Relaxed);
+    }
+
+    /// Somebody waits for `lsn`, perhaps in vain as long as WAL comes from where it comes from now.
+    pub(crate) fn note_wanted(&self, lsn: Lsn) {
+        self.wanted.fetch_max(lsn.0, Ordering::Relaxed);
+    }
+
+    pub(crate) fn wanted(&self) -> Lsn {
+        Lsn(self.wanted.load(Ordering::Relaxed))
     }
 
     pub(crate) fn set_receiving(&self, receiving: bool) {
