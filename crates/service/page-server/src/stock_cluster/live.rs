@@ -17,7 +17,7 @@ use testkit::StockServer;
 use super::{import, workload};
 use crate::node::StorageNode;
 
-fn config(dir: &Path, server: &StockServer) -> StorageNodeConfig {
+pub(super) fn config(dir: &Path, server: &StockServer) -> StorageNodeConfig {
     StorageNodeConfig {
         dir: dir.join("storage"),
         control: Endpoint::Unix(dir.join("control.sock")),
@@ -31,7 +31,7 @@ fn config(dir: &Path, server: &StockServer) -> StorageNodeConfig {
     }
 }
 
-fn ask(config: &StorageNodeConfig, request: &StorageRequest) -> StorageResponse {
+pub(super) fn ask(config: &StorageNodeConfig, request: &StorageRequest) -> StorageResponse {
     let mut client = rpc::Client::connect(&config.control, Duration::from_secs(30)).unwrap();
     client.call(request, &[]).unwrap().0
 }

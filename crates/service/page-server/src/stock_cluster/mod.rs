@@ -8,6 +8,7 @@ mod compare;
 mod live;
 mod mask;
 mod refusal;
+mod stuck_source;
 mod workload;
 
 use std::path::Path;
