@@ -1,4 +1,5 @@
-//! Draws a report: one bar a series at its median, a line from its least to its greatest value.
+//! Draws a report: one bar a series at its median, a line from its least to its greatest value; a panel
+//! with a scale of its own for each thing that was measured on several sides.
 
 use std::path::Path;
 
@@ -11,18 +12,18 @@ const STOCK: RGBColor = RGBColor(120, 130, 140);
 const OURS: RGBColor = RGBColor(20, 110, 160);
 const ROW: u32 = 26;
 
-/// Draws `report` into an SVG file. Series of one unit share a panel.
+/// Draws `report` into an SVG file. Series that differ only in the last part of their names share a panel.
 ///
 /// # Errors
 /// When the file cannot be written.
 pub fn draw(report: &Report, path: &Path) -> Result<()> {
-    let mut units: Vec<&str> = Vec::new();
+    let mut panels: Vec<&str> = Vec::new();
     for series in &report.series {
-        if !units.contains(&series.unit.as_str()) {
-            units.push(&series.unit);
+        if !panels.contains(&thing(series)) {
+            panels.push(thing(series));
         }
     }
-    let rows = report.series.len() + 2 * units.len();
+    let rows = report.series.len() + 2 * panels.len();
     let height = 40 + ROW * u32::try_from(rows)?;
     let area = SVGBackend::new(path, (900, height)).into_drawing_area();
     let failed = |error: &dyn std::fmt::Display| anyhow!("{}: {error}", path.display());
@@ -32,16 +33,34 @@ pub fn draw(report: &Report, path: &Path) -> Result<()> {
     area.draw(&Text::new(title, (12, 10), style))
         .map_err(|error| failed(&error))?;
     let mut top = 40i32;
-    for unit in units {
+    for name in panels {
         let group: Vec<&Series> = report
             .series
             .iter()
-            .filter(|series| series.unit == unit)
+            .filter(|series| thing(series) == name)
             .collect();
+        let unit = group.first().map_or("", |series| series.unit.as_str());
         top = panel(&area, &group, unit, top).map_err(|error| failed(&error))?;
     }
     area.present().map_err(|error| failed(&error))?;
     Ok(())
+}
+
+/// What a series measures: its name without the side.
+fn thing(series: &Series) -> &str {
+    series
+        .name
+        .rsplit_once('/')
+        .map_or(series.name.as_str(), |(thing, _)| thing)
+}
+
+/// A value with about four digits.
+fn digits(value: f64) -> String {
+    match value {
+        large if large >= 1000.0 => format!("{large:.0}"),
+        middle if middle >= 10.0 => format!("{middle:.1}"),
+        small => format!("{small:.3}"),
+    }
 }
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
@@ -89,8 +108,7 @@ fn panel(area: &Area<'_>, group: &[&Series], unit: &str, mut top: i32) -> Result
             small.clone(),
         ))
         .map_err(|error| failed(&error))?;
-        let label = format!("{:.4}", series.median());
-        let label = label.trim_end_matches('0').trim_end_matches('.').to_owned();
+        let label = digits(series.median());
         area.draw(&Text::new(
             label,
             (x(high.max(series.median())) + 6, top + 2),
